@@ -1,0 +1,43 @@
+//! What can go wrong, in words for whoever has to mend it.
+
+/// A request that was not carried out. Nothing was written to the outputs unless the variant says so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The request itself is wrong; found before anything is computed.
+    #[error("expected {argument} to {expected}, got: {got}")]
+    InvalidArgument {
+        /// The argument or option, by the name it has in every language: `x`, `dt_limit`, `method`, …
+        argument: &'static str,
+        /// Completes "expected x to …".
+        expected: String,
+        /// What came instead.
+        got: String,
+    },
+    /// The backend asked for cannot run here.
+    #[error("the {backend} backend cannot run: {reason}; {remedy}")]
+    Unavailable {
+        /// `cuda` or `cpu`.
+        backend: &'static str,
+        /// Why, in the words of the driver or the loader where they are known.
+        reason: String,
+        /// What the caller can do about it.
+        remedy: String,
+    },
+    /// The backend started and failed; the contents of the outputs are undefined, and the next call works.
+    #[error("{operation} failed: {reason}; {remedy}")]
+    Failed {
+        /// The step that failed: `allocating 12 MiB on cuda:0`, `compiling the scan kernel`, …
+        operation: String,
+        /// The driver's or the compiler's own words.
+        reason: String,
+        /// What the caller can do about it.
+        remedy: String,
+    },
+}
+
+impl Error {
+    /// An [`Error::InvalidArgument`] that reads "expected `argument` to `expected`, got: `got`".
+    pub fn invalid(argument: &'static str, expected: impl Into<String>, got: impl ToString) -> Self {
+        Self::InvalidArgument { argument, expected: expected.into(), got: got.to_string() }
+    }
+}

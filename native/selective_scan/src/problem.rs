@@ -1,0 +1,562 @@
+//! What is asked: shapes, element types, method and options, checked once and here. Whoever holds a [`Problem`]
+//! may trust it; backends and shells check nothing again but the lengths of the memory that they are handed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Error;
+use crate::operands::{Inputs, OutputGradients};
+
+/// Element type of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE double precision.
+    F64,
+    /// The upper half of an IEEE single.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+    /// Signed 32-bit integer, for `seq_idx` alone.
+    S32,
+}
+
+impl ElementType {
+    /// Size of an element in bytes.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F64 => 8,
+            Self::F32 | Self::S32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    /// The type that states, sums, `a`, `d` and `dt_bias` have beside sequences of this type.
+    pub const fn state_type(self) -> Self {
+        match self {
+            Self::F64 => Self::F64,
+            _ => Self::F32,
+        }
+    }
+}
+
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::S32 => "s32",
+        })
+    }
+}
+
+/// Declares an option with a closed set of values: the enum, its names, and the way back from a name.
+macro_rules! choice {
+    (
+        $(#[$doc:meta])* $name:ident as $option:literal {
+            $($(#[$vdoc:meta])* $variant:ident = $value:literal),* $(,)?
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+
+        impl $name {
+            /// All the values, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The name of the value, as users write it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $value,)* }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(name: &str) -> Result<Self, Error> {
+                Self::ALL.iter().copied().find(|value| value.name() == name).ok_or_else(|| {
+                    let names: Vec<_> = Self::ALL.iter().map(|value| format!(":{}", value.name())).collect();
+                    Error::invalid($option, format!("be one of {}", names.join(", ")), format!(":{name}"))
+                })
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, ":{}", self.name())
+            }
+        }
+    };
+}
+
+choice! {
+    /// How the continuous system is discretized; `discretize.rs` has the formulas.
+    Method as "method" {
+        /// Zero-order hold with Mamba's simplified B: a = e^z, g = Δ.
+        #[default]
+        Zoh = "zoh",
+        /// Zero-order hold: g = Δφ₁.
+        ZohExact = "zoh_exact",
+        /// First-order hold: g = Δ²φ₂.
+        Foh = "foh",
+        /// The bilinear (Tustin) transform.
+        Bilinear = "bilinear",
+        /// Polynomial interpolation, g = Δφ₁ + ½Δ²φ₂; bidirectional unless told otherwise.
+        Poly = "poly",
+        /// Higher-order hold: g = Δφ₁ + Δ²φ₂ + ½Δ³φ₃.
+        Highorder = "highorder",
+        /// The gain of the classical Runge–Kutta method beside a = e^z.
+        Rk4 = "rk4",
+    }
+}
+
+impl Method {
+    /// Whether the method is defined over both directions of time unless told otherwise.
+    pub const fn bidirectional_by_default(self) -> bool {
+        matches!(self, Self::Poly)
+    }
+
+    /// Whether the method has a truncated series beside its closed form.
+    pub const fn has_taylor(self) -> bool {
+        matches!(self, Self::Foh | Self::Poly | Self::Highorder)
+    }
+}
+
+choice! {
+    /// How the gain g of a method is computed.
+    Coefficients as "coefficients" {
+        /// The closed form.
+        #[default]
+        Exact = "exact",
+        /// The series cut after four terms, as in the VisionMamba implementation.
+        Taylor = "taylor",
+    }
+}
+
+/// Where `b` or `c` varies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Projection {
+    /// With the frame, shared by `dim / groups` neighbouring channels.
+    PerFrame {
+        /// How many groups of channels have one of their own.
+        groups: usize,
+    },
+    /// With the channel, the same in every frame.
+    Constant,
+}
+
+/// The options of a call, as far as they are not tensors.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Options {
+    /// The discretization.
+    pub method: Method,
+    /// Closed forms or truncated series.
+    pub coefficients: Coefficients,
+    /// Average of a scan from each end; `None`: as the method has it.
+    pub bidirectional: Option<bool>,
+    /// Scan from the last frame to the first.
+    pub reverse: bool,
+    /// Whether `dt` passes through softplus, after its bias.
+    pub dt_softplus: bool,
+    /// Least and greatest step size, after softplus.
+    pub dt_limit: Option<[f64; 2]>,
+}
+
+/// Shape and element type of a tensor that somebody wants scanned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spec<'a> {
+    /// The element type; of the components where the tensor is complex.
+    pub element: ElementType,
+    /// The axes, a trailing 2 included where the tensor is complex.
+    pub shape: &'a [usize],
+}
+
+/// A checked request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    /// Independent sequences.
+    pub batch: usize,
+    /// Frames in each.
+    pub seq: usize,
+    /// Channels.
+    pub dim: usize,
+    /// States of each channel.
+    pub state: usize,
+    /// Type of x, dt, b, c, z and y.
+    pub element: ElementType,
+    /// Whether a, b, c and the states are complex.
+    pub complex: bool,
+    /// Where `b` varies.
+    pub b: Projection,
+    /// Where `c` varies.
+    pub c: Projection,
+    /// Whether there is a skip connection.
+    pub d: bool,
+    /// Whether there is a gate.
+    pub z: bool,
+    /// Whether there is a bias of dt.
+    pub dt_bias: bool,
+    /// Whether the states begin at something other than zero.
+    pub initial_state: bool,
+    /// Whether rows are packed with several sequences.
+    pub seq_idx: bool,
+    /// The discretization.
+    pub method: Method,
+    /// Closed forms or truncated series.
+    pub coefficients: Coefficients,
+    /// Average of a scan from each end.
+    pub bidirectional: bool,
+    /// Scan from the last frame to the first.
+    pub reverse: bool,
+    /// Whether `dt` passes through softplus.
+    pub dt_softplus: bool,
+    /// Least and greatest step size.
+    pub dt_limit: Option<[f64; 2]>,
+}
+
+impl Problem {
+    /// Checks a scan over sequences.
+    pub fn scan(inputs: &Inputs<Spec<'_>>, options: &Options) -> Result<Self, Error> {
+        let &[batch, seq, dim] = inputs.x.shape else {
+            return Err(Error::invalid("x", "have shape {batch, seq, dim}", Shape(inputs.x.shape)));
+        };
+        Self::check(inputs, options, Frames { batch, seq: Some(seq), dim })
+    }
+
+    /// Checks a single step, whose tensors lack the axis of time. A `b` or `c` of rank 2 is {batch, state} where
+    /// that fits, else constant {dim, state}; where batch and dim are the same, a constant one is given as
+    /// {batch, groups, state} with dim groups.
+    pub fn step(inputs: &Inputs<Spec<'_>>, options: &Options) -> Result<Self, Error> {
+        let &[batch, dim] = inputs.x.shape else {
+            return Err(Error::invalid("x", "have shape {batch, dim}", Shape(inputs.x.shape)));
+        };
+        let causal = Options { bidirectional: Some(options.bidirectional.unwrap_or(false)), ..options.clone() };
+        if options.method.bidirectional_by_default() && options.bidirectional.is_none() {
+            let expected = "be causal in a step (bidirectional: false says that the causal form is meant)";
+            return Err(Error::invalid("method", expected, options.method));
+        }
+        if causal.bidirectional == Some(true) {
+            return Err(Error::invalid("bidirectional", "be false in a step", true));
+        }
+        if options.reverse {
+            return Err(Error::invalid("reverse", "be false in a step", true));
+        }
+        if let Some(seq_idx) = inputs.seq_idx {
+            return Err(Error::invalid("seq_idx", "be absent in a step", Shape(seq_idx.shape)));
+        }
+        Self::check(inputs, &causal, Frames { batch, seq: None, dim })
+    }
+
+    fn check(inputs: &Inputs<Spec<'_>>, options: &Options, frames: Frames) -> Result<Self, Error> {
+        for (name, spec) in inputs.iter() {
+            if spec.shape.contains(&0) {
+                return Err(Error::invalid(name, "have no empty axis", Shape(spec.shape)));
+            }
+        }
+        let element = inputs.x.element;
+        if element == ElementType::S32 {
+            return Err(Error::invalid("x", "have type f32, bf16, f16 or f64", element));
+        }
+        let (state, complex) = match *inputs.a.shape {
+            [dim, state] if dim == frames.dim => (state, false),
+            [dim, state, 2] if dim == frames.dim => (state, true),
+            _ => {
+                let expected = format!("have shape {{{0}, state}}, or {{{0}, state, 2}} for complex", frames.dim);
+                return Err(Error::invalid("a", expected, Shape(inputs.a.shape)));
+            }
+        };
+        for (name, spec) in inputs.iter() {
+            let expected = match name {
+                "x" | "dt" | "b" | "c" | "z" => element,
+                "seq_idx" => ElementType::S32,
+                _ => element.state_type(),
+            };
+            if spec.element != expected {
+                let expected = match name {
+                    "seq_idx" => format!("have type {expected}"),
+                    _ => format!("have type {expected} where x has type {element}"),
+                };
+                return Err(Error::invalid(name, expected, spec.element));
+            }
+        }
+        let sequence = frames.axes();
+        for (name, spec) in inputs.iter() {
+            let expected = match name {
+                "dt" | "z" => sequence.clone(),
+                "d" | "dt_bias" => vec![frames.dim],
+                "initial_state" => with_complex(vec![frames.batch, frames.dim, state], complex),
+                "seq_idx" => sequence[..sequence.len() - 1].to_vec(),
+                _ => continue,
+            };
+            if *spec.shape != expected {
+                let expected = format!("have shape {}", Shape(&expected));
+                return Err(Error::invalid(name, expected, Shape(spec.shape)));
+            }
+        }
+        let projection = |name, spec: Spec<'_>| frames.projection(name, spec.shape, state, complex);
+        let bidirectional = options.bidirectional.unwrap_or(options.method.bidirectional_by_default());
+        if options.coefficients == Coefficients::Taylor && !options.method.has_taylor() {
+            let expected = format!("be :exact for method {}, which has no truncated series", options.method);
+            return Err(Error::invalid("coefficients", expected, options.coefficients));
+        }
+        if let Some([min, max]) = options.dt_limit
+            && !(min <= max)
+        {
+            let expected = "be {min, max} with min not above max";
+            return Err(Error::invalid("dt_limit", expected, format!("{{{min:?}, {max:?}}}")));
+        }
+        let problem = Self {
+            batch: frames.batch,
+            seq: frames.seq.unwrap_or(1),
+            dim: frames.dim,
+            state,
+            element,
+            complex,
+            b: projection("b", inputs.b)?,
+            c: projection("c", inputs.c)?,
+            d: inputs.d.is_some(),
+            z: inputs.z.is_some(),
+            dt_bias: inputs.dt_bias.is_some(),
+            initial_state: inputs.initial_state.is_some(),
+            seq_idx: inputs.seq_idx.is_some(),
+            method: options.method,
+            coefficients: options.coefficients,
+            bidirectional,
+            reverse: options.reverse,
+            dt_softplus: options.dt_softplus,
+            dt_limit: options.dt_limit,
+        };
+        problem.fits_in_memory()?;
+        Ok(problem)
+    }
+
+    /// Sizes are computed without overflow checks from here on: the greatest must fit.
+    fn fits_in_memory(&self) -> Result<(), Error> {
+        let axes = [self.batch, self.seq.max(self.state), self.dim, 2, 8];
+        match axes.iter().try_fold(1usize, |size, &axis| size.checked_mul(axis)) {
+            Some(size) if isize::try_from(size).is_ok() => Ok(()),
+            _ => Err(Error::invalid("x", "fit in memory", Shape(&[self.batch, self.seq, self.dim]))),
+        }
+    }
+
+    /// Checks what flows into the backward pass.
+    pub fn check_gradients(&self, gradients: &OutputGradients<Spec<'_>>) -> Result<(), Error> {
+        for (name, spec) in gradients.iter() {
+            let (element, shape) = match name {
+                "dy" => (self.element, vec![self.batch, self.seq, self.dim]),
+                _ => (self.element.state_type(), self.state_shape()),
+            };
+            if spec.element != element {
+                let expected = format!("have type {element} where x has type {}", self.element);
+                return Err(Error::invalid(name, expected, spec.element));
+            }
+            if *spec.shape != shape {
+                let expected = format!("have shape {}", Shape(&shape));
+                return Err(Error::invalid(name, expected, Shape(spec.shape)));
+            }
+        }
+        Ok(())
+    }
+
+    /// {batch, dim, state}, with a trailing 2 where complex.
+    pub fn state_shape(&self) -> Vec<usize> {
+        with_complex(vec![self.batch, self.dim, self.state], self.complex)
+    }
+
+    /// Real components of a state, of an element of `a`, `b` or `c`: 2 where complex.
+    pub const fn components(&self) -> usize {
+        if self.complex { 2 } else { 1 }
+    }
+
+    /// Length in bytes of every input and output, by its name.
+    pub fn bytes(&self, name: &str) -> usize {
+        let sequence = self.batch * self.seq * self.dim;
+        let components = self.components();
+        let projection = |projection| match projection {
+            Projection::PerFrame { groups } => self.batch * self.seq * groups * self.state * components,
+            Projection::Constant => self.dim * self.state * components,
+        };
+        let state = self.element.state_type().size();
+        match name {
+            "x" | "dt" | "z" | "y" | "dy" => sequence * self.element.size(),
+            "a" => self.dim * self.state * components * state,
+            "b" => projection(self.b) * self.element.size(),
+            "c" => projection(self.c) * self.element.size(),
+            "d" | "dt_bias" => self.dim * state,
+            "initial_state" | "final_state" | "dfinal_state" => {
+                self.batch * self.dim * self.state * components * state
+            }
+            "seq_idx" => self.batch * self.seq * ElementType::S32.size(),
+            _ => unreachable!("no tensor is called {name}"),
+        }
+    }
+
+    /// Refuses memory whose length is not that of the tensor it stands for.
+    pub fn check_length(&self, name: &'static str, got: usize) -> Result<(), Error> {
+        let expected = self.bytes(name);
+        if got == expected {
+            return Ok(());
+        }
+        Err(Error::invalid(name, format!("hold {expected} bytes"), format!("{got} bytes")))
+    }
+}
+
+/// The axes that all tensors of a call share.
+struct Frames {
+    batch: usize,
+    /// `None` in a step.
+    seq: Option<usize>,
+    dim: usize,
+}
+
+impl Frames {
+    fn axes(&self) -> Vec<usize> {
+        [Some(self.batch), self.seq, Some(self.dim)].into_iter().flatten().collect()
+    }
+
+    fn projection(
+        &self,
+        name: &'static str,
+        shape: &[usize],
+        state: usize,
+        complex: bool,
+    ) -> Result<Projection, Error> {
+        let lead: Vec<usize> = [Some(self.batch), self.seq].into_iter().flatten().collect();
+        let per_frame = with_complex([&lead[..], &[state]].concat(), complex);
+        if shape == per_frame {
+            return Ok(Projection::PerFrame { groups: 1 });
+        }
+        let constant = with_complex(vec![self.dim, state], complex);
+        if shape == constant {
+            return Ok(Projection::Constant);
+        }
+        if let Some(&groups) = shape.get(lead.len())
+            && self.dim.is_multiple_of(groups)
+            && shape == with_complex([&lead[..], &[groups, state]].concat(), complex)
+        {
+            return Ok(Projection::PerFrame { groups });
+        }
+        let lead: String = lead.iter().map(|axis| format!("{axis}, ")).collect();
+        let tail = if complex { format!("{state}, 2") } else { state.to_string() };
+        let expected = format!(
+            "have shape {}, {{{lead}groups, {tail}}} with groups a divisor of dim {}, or constant {}",
+            Shape(&per_frame),
+            self.dim,
+            Shape(&constant),
+        );
+        Err(Error::invalid(name, expected, Shape(shape)))
+    }
+}
+
+fn with_complex(mut shape: Vec<usize>, complex: bool) -> Vec<usize> {
+    if complex {
+        shape.push(2);
+    }
+    shape
+}
+
+/// A shape as Elixir prints it: `{2, 60, 16}`.
+struct Shape<'a>(&'a [usize]);
+
+impl fmt::Display for Shape<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let axes: Vec<_> = self.0.iter().map(usize::to_string).collect();
+        write!(f, "{{{}}}", axes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(shape: &[usize]) -> Spec<'_> {
+        Spec { element: ElementType::F32, shape }
+    }
+
+    fn inputs<'a>() -> Inputs<Spec<'a>> {
+        Inputs {
+            x: spec(&[2, 6, 4]),
+            dt: spec(&[2, 6, 4]),
+            a: spec(&[4, 3]),
+            b: spec(&[2, 6, 3]),
+            c: spec(&[4, 3]),
+            ..Inputs::default()
+        }
+    }
+
+    impl Default for Spec<'_> {
+        fn default() -> Self {
+            spec(&[])
+        }
+    }
+
+    #[test]
+    fn reads_shapes_and_layouts() {
+        let problem = Problem::scan(&inputs(), &Options::default()).unwrap();
+        assert_eq!((problem.batch, problem.seq, problem.dim, problem.state), (2, 6, 4, 3));
+        assert_eq!((problem.b, problem.c), (Projection::PerFrame { groups: 1 }, Projection::Constant));
+
+        let grouped = Inputs { b: spec(&[2, 6, 2, 3]), ..inputs() };
+        let problem = Problem::scan(&grouped, &Options::default()).unwrap();
+        assert_eq!(problem.b, Projection::PerFrame { groups: 2 });
+
+        let complex = Inputs { a: spec(&[4, 3, 2]), b: spec(&[2, 6, 3, 2]), c: spec(&[4, 3, 2]), ..inputs() };
+        let problem = Problem::scan(&complex, &Options::default()).unwrap();
+        assert!(problem.complex);
+        assert_eq!(problem.bytes("c"), 4 * 3 * 2 * 4);
+    }
+
+    #[test]
+    fn says_what_was_expected_and_what_came() {
+        let wrong = Inputs { b: spec(&[2, 6, 5]), ..inputs() };
+        let message = Problem::scan(&wrong, &Options::default()).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "expected b to have shape {2, 6, 3}, {2, 6, groups, 3} with groups a divisor of dim 4, \
+             or constant {4, 3}, got: {2, 6, 5}"
+        );
+        let wrong = Inputs { dt_bias: Some(spec(&[5])), ..inputs() };
+        let message = Problem::scan(&wrong, &Options::default()).unwrap_err().to_string();
+        assert_eq!(message, "expected dt_bias to have shape {4}, got: {5}");
+        let message = "zho".parse::<Method>().unwrap_err().to_string();
+        assert!(message.starts_with("expected method to be one of :zoh, :zoh_exact, :foh"), "{message}");
+    }
+
+    #[test]
+    fn refuses_what_cannot_be() {
+        let empty = Inputs { x: spec(&[2, 0, 4]), dt: spec(&[2, 0, 4]), b: spec(&[2, 0, 3]), ..inputs() };
+        let huge = [1 << 30, 1 << 30, 4];
+        let huge = Inputs { x: spec(&huge), dt: spec(&huge), b: spec(&[4, 3]), ..inputs() };
+        for wrong in [empty, huge] {
+            assert!(Problem::scan(&wrong, &Options::default()).is_err());
+        }
+        let taylor = Options { coefficients: Coefficients::Taylor, ..Options::default() };
+        assert!(Problem::scan(&inputs(), &taylor).is_err());
+        for limit in [[1.0, 0.0], [f64::NAN, 1.0]] {
+            let options = Options { dt_limit: Some(limit), ..Options::default() };
+            assert!(Problem::scan(&inputs(), &options).is_err());
+        }
+    }
+
+    #[test]
+    fn a_step_is_causal() {
+        let step = Inputs {
+            x: spec(&[2, 4]),
+            dt: spec(&[2, 4]),
+            b: spec(&[2, 3]),
+            c: spec(&[2, 2, 3]),
+            initial_state: Some(spec(&[2, 4, 3])),
+            ..inputs()
+        };
+        let problem = Problem::step(&step, &Options::default()).unwrap();
+        assert_eq!((problem.seq, problem.c), (1, Projection::PerFrame { groups: 2 }));
+        let poly = Options { method: Method::Poly, ..Options::default() };
+        assert!(Problem::step(&step, &poly).is_err());
+        let causal = Options { bidirectional: Some(false), ..poly };
+        assert!(!Problem::step(&step, &causal).unwrap().bidirectional);
+    }
+}
