@@ -7,6 +7,9 @@ mod error;
 mod operands;
 mod problem;
 
+pub mod discretize;
+pub mod naive;
+
 pub mod cpu;
 
 pub use error::Error;

@@ -1,0 +1,511 @@
+//! The naive twin: the operation and its gradients in plain float64, one recurrence at a time, as it stands in the
+//! literature. Slow, short, and what every fast path is compared with.
+
+use num_complex::Complex64;
+
+use crate::discretize::{Field, Partials, with_discretization};
+use crate::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection};
+
+impl Field for Complex64 {
+    type Real = f64;
+    const PHI_TERMS: usize = 18;
+
+    fn from_real(real: f64) -> Self {
+        real.into()
+    }
+    fn literal(self, value: f64) -> Self {
+        value.into()
+    }
+    fn times(self, real: f64) -> Self {
+        self * real
+    }
+    fn mul_add(self, factor: Self, term: Self) -> Self {
+        self * factor + term
+    }
+    fn inverse(self) -> Self {
+        self.inv()
+    }
+    fn exp(self) -> Self {
+        if self.im == 0.0 {
+            self.re.exp().into()
+        } else {
+            Complex64::exp(self)
+        }
+    }
+    /// e^(x+iy) − 1 = (eˣ−1) cos y − 2 sin²(y/2) + i eˣ sin y.
+    fn exp_m1(self) -> Self {
+        let half = (0.5 * self.im).sin();
+        Self::new(
+            self.re.exp_m1() * self.im.cos() - 2.0 * half * half,
+            if self.im == 0.0 {
+                0.0
+            } else {
+                self.re.exp() * self.im.sin()
+            },
+        )
+    }
+    fn rate(self) -> Self {
+        self
+    }
+    fn decay(self) -> Self {
+        Field::exp(self)
+    }
+    fn where_small(self, small: Self, large: Self) -> Self {
+        if self.norm() < 2.0 { small } else { large }
+    }
+}
+
+/// Elements of any type as float64.
+pub fn decode(element: ElementType, bytes: &[u8]) -> Vec<f64> {
+    fn all<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes
+            .chunks_exact(N)
+            .map(|element| read(element.try_into().expect("N bytes")))
+            .collect()
+    }
+    match element {
+        ElementType::F32 => all(bytes, |e| f32::from_ne_bytes(e).into()),
+        ElementType::F64 => all(bytes, f64::from_ne_bytes),
+        ElementType::Bf16 => all(bytes, |e| half::bf16::from_ne_bytes(e).into()),
+        ElementType::F16 => all(bytes, |e| half::f16::from_ne_bytes(e).into()),
+        ElementType::S32 => all(bytes, |e| i32::from_ne_bytes(e).into()),
+    }
+}
+
+/// The inverse of [`decode`], rounding to nearest.
+pub fn encode(element: ElementType, values: &[f64]) -> Vec<u8> {
+    match element {
+        ElementType::F32 => values
+            .iter()
+            .flat_map(|&v| (v as f32).to_ne_bytes())
+            .collect(),
+        ElementType::F64 => values.iter().flat_map(|v| v.to_ne_bytes()).collect(),
+        ElementType::Bf16 => values
+            .iter()
+            .flat_map(|&v| half::bf16::from_f64(v).to_ne_bytes())
+            .collect(),
+        ElementType::F16 => values
+            .iter()
+            .flat_map(|&v| half::f16::from_f64(v).to_ne_bytes())
+            .collect(),
+        ElementType::S32 => values
+            .iter()
+            .flat_map(|&v| (v as i32).to_ne_bytes())
+            .collect(),
+    }
+}
+
+/// The element type of every tensor of a problem, by its name.
+pub fn element_of(problem: &Problem, name: &str) -> ElementType {
+    match name {
+        "x" | "dt" | "b" | "c" | "z" | "y" | "dy" => problem.element,
+        "seq_idx" => ElementType::S32,
+        _ => problem.element.state_type(),
+    }
+}
+
+/// y and final_state, in float64.
+pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>) -> Outputs<Vec<f64>> {
+    let scan = Scan::new(problem, inputs);
+    Outputs {
+        y: scan.gated(),
+        final_state: Some(scan.final_state),
+    }
+}
+
+/// The gradients of Σ y·dy + Σ final_state·dfinal_state with respect to every input present, in float64.
+pub fn backward(
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    gradients: OutputGradients<&[u8]>,
+) -> Gradients<Vec<f64>> {
+    Scan::new(problem, inputs).backward(gradients)
+}
+
+/// One frame that a recurrence passes through, in the order of the scan.
+struct Frame {
+    /// Where the frame lies in the row.
+    t: usize,
+    /// Whether it begins another sequence than the frame before it.
+    fresh: bool,
+    /// Whether it ends one: the same, seen from the other side.
+    last: bool,
+}
+
+struct Scan<'a> {
+    p: &'a Problem,
+    inputs: Inputs<Vec<f64>>,
+    /// Δ {batch, seq, dim} and dΔ/ddt.
+    delta: Vec<f64>,
+    delta_derivative: Vec<f64>,
+    /// y before the gate.
+    y: Vec<f64>,
+    final_state: Vec<f64>,
+}
+
+impl<'a> Scan<'a> {
+    fn new(p: &'a Problem, inputs: Inputs<&[u8]>) -> Self {
+        let inputs = inputs.map(|name, bytes| decode(element_of(p, name), bytes));
+        let (mut delta, mut delta_derivative) = (inputs.dt.clone(), vec![1.0; inputs.dt.len()]);
+        for (i, (delta, derivative)) in delta.iter_mut().zip(&mut delta_derivative).enumerate() {
+            if let Some(bias) = &inputs.dt_bias {
+                *delta += bias[i % p.dim];
+            }
+            if p.dt_softplus && (*delta <= 20.0 || delta.is_nan()) {
+                (*delta, *derivative) = (delta.exp().ln_1p(), sigmoid(*delta));
+            }
+            if let Some([min, max]) = p.dt_limit
+                && (*delta < min || *delta > max)
+            {
+                (*delta, *derivative) = (delta.clamp(min, max), 0.0);
+            }
+        }
+        let mut scan = Self {
+            p,
+            delta,
+            delta_derivative,
+            y: vec![0.0; inputs.x.len()],
+            final_state: vec![],
+            inputs,
+        };
+        scan.run();
+        scan
+    }
+
+    fn frames(&self, batch: usize) -> Vec<Frame> {
+        let p = self.p;
+        let mut frames: Vec<Frame> = Vec::new();
+        let mut current = None;
+        for i in 0..p.seq {
+            let t = if p.reverse { p.seq - 1 - i } else { i };
+            let index = self
+                .inputs
+                .seq_idx
+                .as_ref()
+                .map_or(0.0, |index| index[batch * p.seq + t]);
+            if index >= 0.0 {
+                let fresh = current.is_some_and(|current| current != index);
+                if let (true, Some(frame)) = (fresh, frames.last_mut()) {
+                    frame.last = true;
+                }
+                frames.push(Frame {
+                    t,
+                    fresh,
+                    last: false,
+                });
+                current = Some(index);
+            }
+        }
+        frames
+    }
+
+    /// Index of a frame of a channel in x and its like.
+    fn at(&self, batch: usize, t: usize, d: usize) -> usize {
+        (batch * self.p.seq + t) * self.p.dim + d
+    }
+
+    fn number(&self, values: &[f64], index: usize) -> Complex64 {
+        match self.p.complex {
+            true => Complex64::new(values[2 * index], values[2 * index + 1]),
+            false => values[index].into(),
+        }
+    }
+
+    fn accumulate(&self, values: &mut [f64], index: usize, number: Complex64) {
+        if self.p.complex {
+            values[2 * index] += number.re;
+            values[2 * index + 1] += number.im;
+        } else {
+            values[index] += number.re;
+        }
+    }
+
+    /// Index of an element of b or c.
+    fn projected(
+        &self,
+        projection: Projection,
+        batch: usize,
+        t: usize,
+        d: usize,
+        n: usize,
+    ) -> usize {
+        let p = self.p;
+        match projection {
+            Projection::PerFrame { groups } => {
+                ((batch * p.seq + t) * groups + d / (p.dim / groups)) * p.state + n
+            }
+            Projection::Constant => d * p.state + n,
+        }
+    }
+
+    /// The factor of Re(C h) in y: 2 where conjugate states are left out, halved where two scans are averaged.
+    fn weight(&self) -> f64 {
+        self.p.components() as f64 * if self.p.bidirectional { 0.5 } else { 1.0 }
+    }
+
+    fn partials(&self, batch: usize, t: usize, d: usize, n: usize) -> Partials<Complex64> {
+        let p = self.p;
+        let delta = self.delta[self.at(batch, t, d)];
+        let a = self.number(&self.inputs.a, d * p.state + n);
+        with_discretization!(p.method, p.coefficients, D => <D as d::Discretization>::partials(delta, a))
+    }
+
+    /// States of one recurrence after every frame of `frames`; backwards from zero where `bidirectional` asks.
+    fn states(&self, batch: usize, d: usize, n: usize, frames: &[Frame]) -> Recurrence {
+        let p = self.p;
+        let initial = match &self.inputs.initial_state {
+            Some(states) => self.number(states, (batch * p.dim + d) * p.state + n),
+            None => Complex64::ZERO,
+        };
+        let steps: Vec<Step> = frames
+            .iter()
+            .map(|frame| {
+                let partials = self.partials(batch, frame.t, d, n);
+                let b = self.number(&self.inputs.b, self.projected(p.b, batch, frame.t, d, n));
+                Step {
+                    partials,
+                    v: b * self.inputs.x[self.at(batch, frame.t, d)],
+                }
+            })
+            .collect();
+        let mut forward = Vec::new();
+        let mut h = initial;
+        for (frame, Step { partials, v }) in frames.iter().zip(&steps) {
+            let before = if frame.fresh { Complex64::ZERO } else { h };
+            h = recur(partials.a, before) + partials.g * v;
+            forward.push((before, h));
+        }
+        let mut backward = vec![(Complex64::ZERO, Complex64::ZERO); steps.len()];
+        if p.bidirectional {
+            let mut h = Complex64::ZERO;
+            for (i, Step { partials, v }) in steps.iter().enumerate().rev() {
+                let before = if frames[i].last { Complex64::ZERO } else { h };
+                h = recur(partials.a, before) + partials.g * v;
+                backward[i] = (before, h);
+            }
+        }
+        Recurrence {
+            steps,
+            forward,
+            backward,
+            last: h,
+        }
+    }
+
+    fn run(&mut self) {
+        let p = self.p;
+        self.final_state = vec![0.0; p.batch * p.dim * p.state * p.components()];
+        for batch in 0..p.batch {
+            let frames = self.frames(batch);
+            for d in 0..p.dim {
+                for n in 0..p.state {
+                    let recurrence = self.states(batch, d, n, &frames);
+                    for (i, frame) in frames.iter().enumerate() {
+                        let c =
+                            self.number(&self.inputs.c, self.projected(p.c, batch, frame.t, d, n));
+                        let h = recurrence.forward[i].1 + recurrence.backward[i].1;
+                        let at = self.at(batch, frame.t, d);
+                        self.y[at] += self.weight() * real_product(c, h);
+                    }
+                    let mut final_state = std::mem::take(&mut self.final_state);
+                    self.accumulate(
+                        &mut final_state,
+                        (batch * p.dim + d) * p.state + n,
+                        recurrence.last,
+                    );
+                    self.final_state = final_state;
+                }
+                if let Some(skip) = &self.inputs.d {
+                    for frame in &frames {
+                        let at = self.at(batch, frame.t, d);
+                        self.y[at] += skip[d] * self.inputs.x[at];
+                    }
+                }
+            }
+        }
+    }
+
+    fn gated(&self) -> Vec<f64> {
+        let Some(z) = &self.inputs.z else {
+            return self.y.clone();
+        };
+        let mut gated = vec![0.0; self.y.len()];
+        for batch in 0..self.p.batch {
+            for frame in self.frames(batch) {
+                for d in 0..self.p.dim {
+                    let at = self.at(batch, frame.t, d);
+                    gated[at] = self.y[at] * z[at] * sigmoid(z[at]);
+                }
+            }
+        }
+        gated
+    }
+
+    /// λᵢ = w·dyᵢ·conj(Cᵢ) + conj(aᵢ₊₁)λᵢ₊₁, the same from the other end for μ, and the chain rule through the
+    /// coefficients. Complex gradients are ∂L/∂Re + i ∂L/∂Im.
+    fn backward(&self, gradients: OutputGradients<&[u8]>) -> Gradients<Vec<f64>> {
+        let p = self.p;
+        let gradients = gradients.map(|name, bytes| decode(element_of(p, name), bytes));
+        let zeros = |values: &Vec<f64>| vec![0.0; values.len()];
+        let mut out = Gradients {
+            x: zeros(&self.inputs.x),
+            dt: zeros(&self.inputs.dt),
+            a: zeros(&self.inputs.a),
+            b: zeros(&self.inputs.b),
+            c: zeros(&self.inputs.c),
+            d: self.inputs.d.as_ref().map(zeros),
+            z: self.inputs.z.as_ref().map(zeros),
+            dt_bias: self.inputs.dt_bias.as_ref().map(zeros),
+            initial_state: self.inputs.initial_state.as_ref().map(zeros),
+        };
+        for batch in 0..p.batch {
+            let frames = self.frames(batch);
+            for d in 0..p.dim {
+                let mut dy = Vec::new();
+                for frame in &frames {
+                    let at = self.at(batch, frame.t, d);
+                    let mut g = gradients.dy[at];
+                    if let (Some(dz), Some(z)) = (&mut out.z, &self.inputs.z) {
+                        let s = sigmoid(z[at]);
+                        dz[at] = g * self.y[at] * s * (1.0 + z[at] * (1.0 - s));
+                        g *= z[at] * s;
+                    }
+                    if let (Some(dd), Some(skip)) = (&mut out.d, &self.inputs.d) {
+                        dd[d] += g * self.inputs.x[at];
+                        out.x[at] += g * skip[d];
+                    }
+                    dy.push(g);
+                }
+                for n in 0..p.state {
+                    self.backward_state(batch, d, n, &frames, &dy, &gradients, &mut out);
+                }
+            }
+        }
+        for (ddt, derivative) in out.dt.iter_mut().zip(&self.delta_derivative) {
+            *ddt *= derivative;
+        }
+        if let Some(dt_bias) = &mut out.dt_bias {
+            for (i, ddt) in out.dt.iter().enumerate() {
+                dt_bias[i % p.dim] += ddt;
+            }
+        }
+        out
+    }
+
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one recurrence and all that it adds to"
+    )]
+    fn backward_state(
+        &self,
+        batch: usize,
+        d: usize,
+        n: usize,
+        frames: &[Frame],
+        dy: &[f64],
+        gradients: &OutputGradients<Vec<f64>>,
+        out: &mut Gradients<Vec<f64>>,
+    ) {
+        let p = self.p;
+        let state = (batch * p.dim + d) * p.state + n;
+        let Recurrence {
+            steps,
+            forward,
+            backward,
+            ..
+        } = self.states(batch, d, n, frames);
+        let source = |i: usize| {
+            let c = self.number(
+                &self.inputs.c,
+                self.projected(p.c, batch, frames[i].t, d, n),
+            );
+            self.weight() * dy[i] * c.conj()
+        };
+        let mut lambda = match &gradients.dfinal_state {
+            Some(dfinal) => self.number(dfinal, state),
+            None => Complex64::ZERO,
+        };
+        let mut adjoint = vec![(Complex64::ZERO, Complex64::ZERO); frames.len()];
+        for i in (0..frames.len()).rev() {
+            lambda += source(i);
+            adjoint[i].0 = lambda;
+            lambda = if frames[i].fresh {
+                Complex64::ZERO
+            } else {
+                steps[i].partials.a.conj() * lambda
+            };
+        }
+        if let Some(dinitial) = &mut out.initial_state {
+            self.accumulate(dinitial, state, lambda);
+        }
+        if p.bidirectional {
+            let mut mu = Complex64::ZERO;
+            for i in 0..frames.len() {
+                mu += source(i);
+                adjoint[i].1 = mu;
+                mu = if frames[i].last {
+                    Complex64::ZERO
+                } else {
+                    steps[i].partials.a.conj() * mu
+                };
+            }
+        }
+        for (i, frame) in frames.iter().enumerate() {
+            let at = self.at(batch, frame.t, d);
+            let (Step { partials, v }, (lambda, mu)) = (&steps[i], adjoint[i]);
+            let da = lambda * forward[i].0.conj() + mu * backward[i].0.conj();
+            let both = lambda + mu;
+            let dg = both * v.conj();
+            let dv = both * partials.g.conj();
+            self.accumulate(
+                &mut out.a,
+                d * p.state + n,
+                da * partials.a_a.conj() + dg * partials.g_a.conj(),
+            );
+            out.dt[at] += (da * partials.a_delta.conj() + dg * partials.g_delta.conj()).re;
+            let b = self.projected(p.b, batch, frame.t, d, n);
+            out.x[at] += (dv * self.number(&self.inputs.b, b).conj()).re;
+            self.accumulate(&mut out.b, b, dv * self.inputs.x[at]);
+            let c = self.projected(p.c, batch, frame.t, d, n);
+            let h = forward[i].1 + backward[i].1;
+            self.accumulate(&mut out.c, c, self.weight() * dy[i] * h.conj());
+        }
+    }
+}
+
+/// One frame of one recurrence.
+struct Step {
+    partials: Partials<Complex64>,
+    v: Complex64,
+}
+
+/// All frames of one recurrence: the states before and after each, in both directions.
+struct Recurrence {
+    steps: Vec<Step>,
+    forward: Vec<(Complex64, Complex64)>,
+    backward: Vec<(Complex64, Complex64)>,
+    last: Complex64,
+}
+
+/// a·h, in real arithmetic where both are real: 0·∞ must not come from imaginary parts that are not there.
+fn recur(a: Complex64, h: Complex64) -> Complex64 {
+    if a.im == 0.0 && h.im == 0.0 {
+        (a.re * h.re).into()
+    } else {
+        a * h
+    }
+}
+
+/// Re(c·h).
+fn real_product(c: Complex64, h: Complex64) -> f64 {
+    if c.im == 0.0 && h.im == 0.0 {
+        c.re * h.re
+    } else {
+        c.re * h.re - c.im * h.im
+    }
+}
+
+/// 1/(1+e⁻ˣ).
+pub fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}

@@ -1,0 +1,148 @@
+//! The golden cases: made in float64 by an independent implementation.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use selective_scan::naive::{decode, element_of, encode};
+use selective_scan::{
+    ElementType, Gradients, Inputs, Options, OutputGradients, Outputs, Problem, Spec,
+};
+
+use super::Case;
+
+/// A golden case and what it must give, all in float64.
+pub struct Golden {
+    pub name: String,
+    pub options: Options,
+    pub complex: bool,
+    inputs: Inputs<Tensor>,
+    gradients_in: OutputGradients<Tensor>,
+    pub outputs: Outputs<Vec<f64>>,
+    pub gradients: Gradients<Vec<f64>>,
+}
+
+struct Tensor {
+    shape: Vec<usize>,
+    values: Vec<f64>,
+}
+
+impl Golden {
+    /// The case with its inputs rounded to an element type.
+    pub fn case(&self, element: ElementType) -> Case {
+        let specs = self.inputs.as_ref().map(|name, tensor| Spec {
+            element: match name {
+                "x" | "dt" | "b" | "c" | "z" => element,
+                _ => element.state_type(),
+            },
+            shape: &tensor.shape,
+        });
+        let problem = Problem::scan(&specs, &self.options).unwrap();
+        let rounded =
+            |name: &str, tensor: &Tensor| encode(element_of(&problem, name), &tensor.values);
+        Case {
+            name: format!("{} {element}", self.name),
+            inputs: self.inputs.as_ref().map(rounded),
+            gradients: self.gradients_in.as_ref().map(rounded),
+            problem,
+        }
+    }
+}
+
+/// All golden cases of the file that EXPHIL_GOLDEN names, else of the repository's.
+pub fn load() -> Vec<Golden> {
+    let path = std::env::var_os("EXPHIL_GOLDEN").map_or_else(
+        || {
+            PathBuf::from(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../test/data/golden.safetensors"
+            ))
+        },
+        PathBuf::from,
+    );
+    let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+    let cases: BTreeMap<_, _> = metadata
+        .metadata()
+        .as_ref()
+        .expect("metadata")
+        .iter()
+        .collect();
+    let golden: Vec<_> = cases
+        .into_iter()
+        .map(|(name, options)| read(&tensors, name, options))
+        .collect();
+    assert!(
+        golden.len() >= 100,
+        "{} golden cases in {}",
+        golden.len(),
+        path.display()
+    );
+    golden
+}
+
+fn read(tensors: &SafeTensors<'_>, name: &str, options: &str) -> Golden {
+    let option = |key: &str| {
+        let value = options
+            .split(' ')
+            .find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        value.unwrap_or_else(|| panic!("{name} has no {key}"))
+    };
+    let find = |role: &str, key: &str| {
+        let view = tensors.tensor(&format!("{name}/{role}/{key}")).ok()?;
+        Some(Tensor {
+            shape: view.shape().to_vec(),
+            values: values(&view),
+        })
+    };
+    let values_of = |role: &str, key: &str| find(role, key).map(|tensor| tensor.values);
+    Golden {
+        name: name.to_owned(),
+        options: Options {
+            method: option("method").parse().unwrap(),
+            coefficients: option("coefficients").parse().unwrap(),
+            bidirectional: Some(option("bidirectional") == "true"),
+            dt_softplus: option("dt_softplus") == "true",
+            ..Options::default()
+        },
+        complex: option("complex") == "true",
+        inputs: Inputs {
+            x: find("in", "x").unwrap(),
+            dt: find("in", "dt").unwrap(),
+            a: find("in", "a").unwrap(),
+            b: find("in", "b").unwrap(),
+            c: find("in", "c").unwrap(),
+            d: find("in", "d"),
+            z: find("in", "z"),
+            dt_bias: find("in", "dt_bias"),
+            initial_state: find("in", "initial_state"),
+            seq_idx: None,
+        },
+        gradients_in: OutputGradients {
+            dy: find("in", "dy").unwrap(),
+            dfinal_state: find("in", "dfinal_state"),
+        },
+        outputs: Outputs {
+            y: values_of("out", "y").unwrap(),
+            final_state: values_of("out", "final_state"),
+        },
+        gradients: Gradients {
+            x: values_of("grad", "x").unwrap(),
+            dt: values_of("grad", "dt").unwrap(),
+            a: values_of("grad", "a").unwrap(),
+            b: values_of("grad", "b").unwrap(),
+            c: values_of("grad", "c").unwrap(),
+            d: values_of("grad", "d"),
+            z: values_of("grad", "z"),
+            dt_bias: values_of("grad", "dt_bias"),
+            initial_state: values_of("grad", "initial_state"),
+        },
+    }
+}
+
+fn values(view: &TensorView<'_>) -> Vec<f64> {
+    assert_eq!(view.dtype(), safetensors::Dtype::F64);
+    decode(ElementType::F64, view.data())
+}

@@ -1,0 +1,107 @@
+//! What the tests share: golden cases, random problems, and how far apart two tensors are.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub mod golden;
+pub mod random;
+
+use selective_scan::naive::{decode, element_of};
+use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
+
+/// A call of a backend's forward pass.
+pub type Forward = fn(&Problem, Inputs<&[u8]>, Outputs<&mut [u8]>) -> Result<(), Error>;
+
+/// A call of a backend's backward pass.
+pub type Backward =
+    fn(&Problem, Inputs<&[u8]>, OutputGradients<&[u8]>, Gradients<&mut [u8]>) -> Result<(), Error>;
+
+/// A checked problem with the bytes of everything that flows into it.
+#[derive(Clone)]
+pub struct Case {
+    pub name: String,
+    pub problem: Problem,
+    pub inputs: Inputs<Vec<u8>>,
+    pub gradients: OutputGradients<Vec<u8>>,
+}
+
+impl Case {
+    pub fn inputs(&self) -> Inputs<&[u8]> {
+        self.inputs.as_ref().map(|_, bytes| &bytes[..])
+    }
+
+    pub fn gradients(&self) -> OutputGradients<&[u8]> {
+        self.gradients.as_ref().map(|_, bytes| &bytes[..])
+    }
+
+    /// The outputs of a backend; memory is poisoned before, so that what is not written shows.
+    pub fn forward(&self, forward: Forward) -> Outputs<Vec<f64>> {
+        let names = Outputs {
+            y: (),
+            final_state: Some(()),
+        };
+        let mut outputs = names.map(|name, ()| vec![0xff; self.problem.bytes(name)]);
+        forward(
+            &self.problem,
+            self.inputs(),
+            outputs.as_mut().map(|_, bytes| &mut bytes[..]),
+        )
+        .unwrap();
+        outputs.map(|name, bytes| decode(element_of(&self.problem, name), &bytes))
+    }
+
+    /// The gradients of a backend.
+    pub fn backward(&self, backward: Backward) -> Gradients<Vec<f64>> {
+        let i = &self.inputs;
+        let poison = |bytes: &Vec<u8>| vec![0xff; bytes.len()];
+        let mut gradients = Gradients {
+            x: poison(&i.x),
+            dt: poison(&i.dt),
+            a: poison(&i.a),
+            b: poison(&i.b),
+            c: poison(&i.c),
+            d: i.d.as_ref().map(poison),
+            z: i.z.as_ref().map(poison),
+            dt_bias: i.dt_bias.as_ref().map(poison),
+            initial_state: i.initial_state.as_ref().map(poison),
+        };
+        backward(
+            &self.problem,
+            self.inputs(),
+            self.gradients(),
+            gradients.as_mut().map(|_, bytes| &mut bytes[..]),
+        )
+        .unwrap();
+        gradients.map(|name, bytes| decode(element_of(&self.problem, name), &bytes))
+    }
+}
+
+/// ‖got − expected‖ / ‖expected‖; infinite where either has what is not a finite number.
+pub fn distance(got: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let difference = norm(&mut got.iter().zip(expected).map(|(g, e)| g - e));
+    let scale = norm(&mut expected.iter().copied());
+    if difference.is_finite() {
+        difference / scale.max(1e-30)
+    } else {
+        f64::INFINITY
+    }
+}
+
+/// Panics unless every tensor is within `tolerance` of the norm of what was expected.
+pub fn assert_close<'a>(
+    what: &str,
+    got: impl Iterator<Item = (&'static str, &'a Vec<f64>)>,
+    expected: impl Iterator<Item = (&'static str, &'a Vec<f64>)>,
+    tolerance: f64,
+) {
+    let (got, expected): (Vec<_>, Vec<_>) = (got.collect(), expected.collect());
+    assert_eq!(got.len(), expected.len(), "{what}: tensors");
+    for ((name, got), (other, expected)) in got.into_iter().zip(expected) {
+        assert_eq!(name, other);
+        let distance = distance(got, expected);
+        assert!(
+            distance <= tolerance,
+            "{what}: {name} is {distance:e} away, allowed {tolerance:e}"
+        );
+    }
+}
