@@ -94,9 +94,11 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> x = dt = b = c = Tensor.zeros({1, 3, 1})
       iex> SelectiveScan.scan(x, dt, Tensor.zeros({2, 1}), b, c)
       ** (ArgumentError) expected a to have shape {1, state}, or {1, state, 2} for complex, got: {2, 1}
-      iex> SelectiveScan.scan(x, dt, Tensor.zeros({1, 1}), b, c, gate: x)
-      ** (ArgumentError) expected options to be among :backend, :bidirectional, :coefficients, :d, :dt_bias, \
-  :dt_limit, :dt_softplus, :initial_state, :method, :reverse, :seq_idx, :z, got: :gate
+
+      iex> alias ExPhil.Native.{SelectiveScan, Tensor}
+      iex> x = dt = b = c = Tensor.zeros({1, 3, 1})
+      iex> SelectiveScan.scan(x, dt, Tensor.zeros({1, 1}), b, c, reverse: :yes)
+      ** (ArgumentError) expected reverse to be a boolean, got: :yes
   """
   @spec scan(tensor, tensor, tensor, tensor, tensor, keyword) :: tensor
   def scan(x, dt, a, b, c, opts \\ []) do

@@ -1,18 +1,19 @@
-//! The forward scan and the single step.
+//! The forward scan and the single step: `{:ok, y, final_state | nil}`.
 
 use std::time::Instant;
 
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Encoder, Env, Term};
-use selective_scan::{Error, Inputs, Outputs, Problem, cpu};
+use selective_scan::{Error, Outputs};
 
-use crate::memory::{ResultMemory, on_the_beam};
+use crate::backend::{Backend, Cpu, Cuda};
+use crate::memory::ResultMemory;
 use crate::reply::reply;
 use crate::request::Request;
 
 rustler::atoms! { nil, ok }
 
-/// `{:ok, y, final_state | nil}` on a normal scheduler: for calls shorter than about 100 µs.
+/// On a normal scheduler: for calls shorter than about 100 µs.
 #[rustler::nif]
 fn forward_cpu<'a>(
     env: Env<'a>,
@@ -22,22 +23,15 @@ fn forward_cpu<'a>(
     with_state: bool,
 ) -> Term<'a> {
     let started = Instant::now();
-    let answer = forward(
-        env,
-        form,
-        tensors,
-        options,
-        with_state,
-        on_the_beam,
-        cpu::forward,
-    );
-    // A time slice is a millisecond: whoever makes many short calls yields as often as others do.
+    let answer =
+        reply(env, || forward(env, Request::decode(form, tensors, options)?, with_state, || Ok(Cpu)));
+    // A time slice is a millisecond. Whoever makes many short calls yields as often as others do.
     let percent = started.elapsed().as_micros() / 10;
     consume_timeslice(env, percent.clamp(1, 100) as i32);
     answer
 }
 
-/// The same on a dirty scheduler: for calls of any length.
+/// On a dirty scheduler: for calls of any length.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn forward_cpu_dirty<'a>(
     env: Env<'a>,
@@ -46,42 +40,34 @@ fn forward_cpu_dirty<'a>(
     options: Term<'a>,
     with_state: bool,
 ) -> Term<'a> {
-    forward(
-        env,
-        form,
-        tensors,
-        options,
-        with_state,
-        on_the_beam,
-        cpu::forward,
-    )
+    reply(env, || forward(env, Request::decode(form, tensors, options)?, with_state, || Ok(Cpu)))
 }
 
-fn forward<'a, M: ResultMemory>(
+/// On a CUDA device; the scheduler waits for it.
+#[rustler::nif(schedule = "DirtyIo")]
+fn forward_cuda<'a>(
     env: Env<'a>,
+    ordinal: usize,
     form: Atom,
     tensors: Term<'a>,
     options: Term<'a>,
     with_state: bool,
-    allocate: impl Fn(usize) -> Result<M, Error>,
-    run: impl FnOnce(&Problem, Inputs<&[u8]>, Outputs<&mut [u8]>) -> Result<(), Error>,
 ) -> Term<'a> {
-    reply(env, || {
-        let Request { problem, inputs } = Request::decode(form, tensors, options)?;
-        let mut outputs = Outputs {
-            y: allocate(problem.bytes("y"))?,
-            final_state: with_state
-                .then(|| allocate(problem.bytes("final_state")))
-                .transpose()?,
-        };
-        run(
-            &problem,
-            inputs,
-            outputs.as_mut().map(|_, memory| &mut **memory),
-        )?;
-        let Outputs { y, final_state } = outputs;
-        let final_state =
-            final_state.map_or_else(|| nil().to_term(env), |memory| memory.into_term(env));
-        Ok((ok(), y.into_term(env), final_state).encode(env))
-    })
+    reply(env, || forward(env, Request::decode(form, tensors, options)?, with_state, || Cuda::find(ordinal)))
+}
+
+/// The backend is looked for when the request has turned out to make sense.
+fn forward<'a, B: Backend>(
+    env: Env<'a>,
+    Request { problem, inputs }: Request<'a>,
+    with_state: bool,
+    backend: impl FnOnce() -> Result<B, Error>,
+) -> Result<Term<'a>, Error> {
+    let backend = backend()?;
+    let final_state = with_state.then(|| backend.allocate(problem.bytes("final_state")));
+    let mut outputs =
+        Outputs { y: backend.allocate(problem.bytes("y"))?, final_state: final_state.transpose()? };
+    backend.forward(&problem, inputs, outputs.as_mut().map(|_, memory| &mut **memory))?;
+    let Outputs { y, final_state } = outputs.map(|_, memory| memory.into_term(env));
+    Ok((ok(), y, final_state.unwrap_or_else(|| nil().to_term(env))).encode(env))
 }

@@ -1,11 +1,12 @@
 //! Memory for results: allocated here, written by a backend, handed to the BEAM as it is.
 
 use std::mem::MaybeUninit;
-use std::ops::DerefMut;
+use std::ops::{Deref, DerefMut};
 
 use rustler::sys::enif_alloc_binary;
-use rustler::{Encoder, Env, OwnedBinary, Term};
+use rustler::{Encoder, Env, OwnedBinary, Resource, ResourceArc, Term};
 use selective_scan::Error;
+use selective_scan::cuda::PinnedBuffer;
 
 /// Memory that becomes a binary without being copied.
 pub trait ResultMemory: DerefMut<Target = [u8]> {
@@ -23,8 +24,8 @@ impl ResultMemory for OwnedBinary {
 /// already mapped. It is not initialized.
 pub fn on_the_beam(len: usize) -> Result<OwnedBinary, Error> {
     let mut binary = MaybeUninit::uninit();
-    // SAFETY: the call writes the descriptor wherever it answers other than 0, and is read only then.
-    // `OwnedBinary::new` would abort the BEAM where memory is short.
+    // SAFETY: the call writes the descriptor wherever it answers other than 0, and it is read only then.
+    // (`OwnedBinary::new` would abort the BEAM where memory is short.)
     unsafe {
         match enif_alloc_binary(len, binary.as_mut_ptr()) {
             0 => Err(Error::Failed {
@@ -34,5 +35,31 @@ pub fn on_the_beam(len: usize) -> Result<OwnedBinary, Error> {
             }),
             _ => Ok(OwnedBinary::from_raw(binary.assume_init())),
         }
+    }
+}
+
+/// Page-locked memory, which a binary keeps alive.
+pub struct Pinned(pub PinnedBuffer);
+
+#[rustler::resource_impl]
+impl Resource for Pinned {}
+
+impl Deref for Pinned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Pinned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl ResultMemory for Pinned {
+    fn into_term(self, env: Env<'_>) -> Term<'_> {
+        ResourceArc::new(self).make_binary(env, |pinned| &pinned.0).encode(env)
     }
 }

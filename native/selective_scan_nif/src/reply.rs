@@ -11,8 +11,7 @@ rustler::atoms! { error, failed, invalid_argument, unavailable }
 /// Runs a call. Its error keeps its kind; a panic, which would be a fault of ours, becomes one and goes no further.
 pub fn reply<'a>(env: Env<'a>, call: impl FnOnce() -> Result<Term<'a>, Error>) -> Term<'a> {
     // What the call touches is either its own or, like a result half written, dropped with the error.
-    let outcome =
-        catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(failure_of(&*panic)));
+    let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(failure_of(&*panic)));
     outcome.unwrap_or_else(|reason| {
         let kind = match reason {
             Error::InvalidArgument { .. } => invalid_argument(),
@@ -29,7 +28,6 @@ fn failure_of(panic: &(dyn Any + Send)) -> Error {
     Error::Failed {
         operation: "the native call".into(),
         reason: words.unwrap_or("it panicked without a word").into(),
-        remedy: "this is a fault of the library: please report it with the call that led to it"
-            .into(),
+        remedy: "this is a fault of the library: please report it with the call that led to it".into(),
     }
 }

@@ -13,9 +13,8 @@ rustler::atoms! { ok }
 #[rustler::nif(schedule = "DirtyCpu")]
 fn safetensors_layout<'a>(env: Env<'a>, file: Binary<'a>) -> Term<'a> {
     reply(env, || {
-        let refused = |reason: &dyn std::fmt::Display| {
-            Error::invalid("file", "be in the safetensors format", reason)
-        };
+        let refused =
+            |reason: &dyn std::fmt::Display| Error::invalid("file", "be in the safetensors format", reason);
         let (header, contents) =
             SafeTensors::read_metadata(file.as_slice()).map_err(|reason| refused(&reason))?;
         let start = size_of::<u64>() + header;
@@ -23,15 +22,9 @@ fn safetensors_layout<'a>(env: Env<'a>, file: Binary<'a>) -> Term<'a> {
         for (name, tensor) in contents.tensors() {
             let (from, to) = tensor.data_offsets;
             let known = file_type(env, tensor.dtype);
-            let type_of =
-                known.ok_or_else(|| refused(&format!("{name} of type {:?}", tensor.dtype)))?;
+            let type_of = known.ok_or_else(|| refused(&format!("{name} of type {:?}", tensor.dtype)))?;
             layout.push((name, type_of, tensor.shape.clone(), start + from, to - from));
         }
-        Ok((
-            ok(),
-            layout,
-            contents.metadata().clone().unwrap_or_default(),
-        )
-            .encode(env))
+        Ok((ok(), layout, contents.metadata().clone().unwrap_or_default()).encode(env))
     })
 }

@@ -33,27 +33,18 @@ impl<'a> Tensor<'a> {
             })?,
             bytes: Binary::from_term(bytes)
                 .map(|binary| binary.as_slice())
-                .map_err(|_| {
-                    Error::invalid(name, "have data that is a binary", format!("{bytes:?}"))
-                })?,
+                .map_err(|_| Error::invalid(name, "have data that is a binary", format!("{bytes:?}")))?,
         })
     }
 
     /// What `Problem` wants to know of it.
     pub fn spec(&self) -> Spec<'_> {
-        Spec {
-            element: self.element,
-            shape: &self.shape,
-        }
+        Spec { element: self.element, shape: &self.shape }
     }
 }
 
 fn decode_shape(axes: Term) -> Option<Vec<usize>> {
-    get_tuple(axes)
-        .ok()?
-        .into_iter()
-        .map(|axis| axis.decode().ok())
-        .collect()
+    get_tuple(axes).ok()?.into_iter().map(|axis| axis.decode().ok()).collect()
 }
 
 fn element(name: &'static str, kind: Term) -> Result<ElementType, Error> {
@@ -67,11 +58,8 @@ fn element(name: &'static str, kind: Term) -> Result<ElementType, Error> {
         16 if class == bf() => Ok(ElementType::Bf16),
         32 if class == s() => Ok(ElementType::S32),
         _ => {
-            let expected = if name == "seq_idx" {
-                "have type s32"
-            } else {
-                "have type f32, bf16, f16 or f64"
-            };
+            let expected =
+                if name == "seq_idx" { "have type s32" } else { "have type f32, bf16, f16 or f64" };
             let class = class.to_term(kind.get_env());
             Err(Error::invalid(name, expected, format!("{class:?}{bits}")))
         }
