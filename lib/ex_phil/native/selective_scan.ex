@@ -174,6 +174,18 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
+  The vector instructions that the CPU backend uses on this machine: `"avx512"`, `"avx2"`, `"neon"`, or `"plain"` for
+  none.
+  """
+  @spec instruction_set() :: String.t()
+  def instruction_set do
+    case Nif.cpu_instruction_set() do
+      {:ok, name} -> name
+      {:error, reason} -> Error.raise!(reason)
+    end
+  end
+
+  @doc """
   Which backend a call with these arguments takes, and why: `{:cpu | {:cuda, ordinal}, reason}`. Nothing is computed.
   Raises where the backend that was asked for cannot run.
 
