@@ -41,7 +41,7 @@ defmodule ExPhil.Native.MixProject do
 
   # Checkouts of dependencies, one folder each.
   defp deps_in(path) do
-    for project <- Path.wildcard(Path.join(Path.expand(path), "*/{mix.exs,rebar.config}")) do
+    for project <- Path.wildcard(Path.join(Path.expand(path), "*/mix.exs")) do
       folder = Path.dirname(project)
       {folder |> Path.basename() |> String.to_atom(), path: folder, override: true}
     end

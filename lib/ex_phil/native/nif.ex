@@ -11,7 +11,7 @@ defmodule ExPhil.Native.Nif do
 
     case :erlang.load_nif(String.to_charlist(path), 0) do
       :ok -> :persistent_term.erase(@load_error)
-      {:error, {_, words}} -> :persistent_term.put(@load_error, to_string(words))
+      {:error, {_, words}} -> :persistent_term.put(@load_error, {:error, {:unavailable, unavailable(words)}})
     end
 
     :ok
@@ -26,12 +26,7 @@ defmodule ExPhil.Native.Nif do
   end
 
   @doc "`:ok`, or the error that every native function answers with."
-  def loaded do
-    case :persistent_term.get(@load_error, nil) do
-      nil -> :ok
-      words -> unavailable(words)
-    end
-  end
+  def loaded, do: :persistent_term.get(@load_error, :ok)
 
   def forward_cpu(_form, _tensors, _options, _with_state), do: loaded()
   def forward_cpu_dirty(_form, _tensors, _options, _with_state), do: loaded()
@@ -42,6 +37,6 @@ defmodule ExPhil.Native.Nif do
 
   defp unavailable(words) do
     remedy = "run `mix compile --force` in exphil_native where cargo is on the path"
-    {:error, {:unavailable, "the native library is not loaded: #{words}; #{remedy}"}}
+    "the native library is not loaded: #{words}; #{remedy}"
   end
 end

@@ -89,15 +89,16 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
         do: assert(distance(got, wanted) < 2.0e-6)
   end
 
+  def pass_on(_event, measurements, metadata, test), do: send(test, {:fell_back, measurements, metadata})
+
   describe "a device that fails" do
     setup do
       # A device that is not there, where a call is worth one: the native library fails to find it, truly.
       found = Devices.all()
       :persistent_term.put({Devices, :all}, {:ok, [%{ordinal: 99, name: "a device that is not there"}]})
       :persistent_term.erase({Fallback, :warned})
-      test = self()
       event = [:exphil_native, :selective_scan, :fallback]
-      :telemetry.attach("fallback", event, fn _, times, data, _ -> send(test, {:fell_back, times, data}) end, nil)
+      :telemetry.attach("fallback", event, &__MODULE__.pass_on/4, self())
 
       on_exit(fn ->
         :telemetry.detach("fallback")
