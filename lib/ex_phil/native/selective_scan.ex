@@ -199,13 +199,13 @@ defmodule ExPhil.Native.SelectiveScan do
   @spec backend_for(tensor, tensor, tensor, tensor, tensor, keyword) :: {Backend.t(), String.t()}
   def backend_for(x, dt, a, b, c, opts \\ []) do
     {x, _dt, a, _b, _c} = cast!({x, dt, a, b, c})
-    Backend.explain(Options.read!(opts, :scan).backend, x, a)
+    Backend.explain(Options.read!(opts, :scan), x, a)
   end
 
   defp forward(form, given, options, with_state?) do
     {x, _dt, a, _b, _c} = tensors = cast!(given)
 
-    case Backend.choose(options.backend, x, a) do
+    case Backend.choose(options, x, a) do
       {:cpu, _} -> cpu(form, tensors, options, with_state?)
       {{:cuda, ordinal}, may_fall_back} -> cuda(ordinal, may_fall_back, form, tensors, options, with_state?)
     end
@@ -217,7 +217,7 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   defp cpu(form, {x, _, a, _, _} = tensors, options, with_state?) do
-    if Cost.short?(Cost.updates(x, a)) do
+    if Cost.short?(Cost.work(x, a, options)) do
       Nif.forward_cpu(form, tensors, options, with_state?)
     else
       Nif.forward_cpu_dirty(form, tensors, options, with_state?)

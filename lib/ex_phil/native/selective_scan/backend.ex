@@ -39,11 +39,11 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   The backend of a call over `x` and `a`, and whether another may take its place if it fails. Raises where a backend
   was asked for that cannot run.
   """
-  @spec choose(preference | nil, Tensor.t(), Tensor.t()) :: {t, :forced | :chosen}
-  def choose(option, x, a) do
-    case option || from_environment() || :auto do
+  @spec choose(struct, Tensor.t(), Tensor.t()) :: {t, :forced | :chosen}
+  def choose(options, x, a) do
+    case options.backend || from_environment() || :auto do
       :cpu -> {:cpu, :forced}
-      :auto -> {automatic(x, a), :chosen}
+      :auto -> {automatic(options, x, a), :chosen}
       :cuda -> {{:cuda, first_device!()}, :forced}
       {:cuda, ordinal} -> {{:cuda, device!(ordinal)}, :forced}
       :nx -> unavailable!("the nx backend cannot run: this version has no scan in Nx; use :auto, :cpu or :cuda")
@@ -51,21 +51,22 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   end
 
   @doc "The same choice, with its reason in words."
-  @spec explain(preference | nil, Tensor.t(), Tensor.t()) :: {t, String.t()}
-  def explain(option, x, a) do
+  @spec explain(struct, Tensor.t(), Tensor.t()) :: {t, String.t()}
+  def explain(%{backend: option} = options, x, a) do
     with {:error, reason} <- Nif.loaded(), do: Error.raise!(reason)
 
-    case choose(option, x, a) do
+    case choose(options, x, a) do
       {backend, :forced} when option != nil -> {backend, "asked for by backend: #{inspect(option)}"}
       {backend, :forced} -> {backend, "asked for by #{@variable}=#{System.get_env(@variable)}"}
-      {backend, :chosen} -> {backend, why(x, a)}
+      {backend, :chosen} -> {backend, why(options, x, a)}
     end
   end
 
-  defp automatic(x, a) do
+  defp automatic(options, x, a) do
     case Devices.all() do
       {:ok, [device | _]} ->
-        if worthwhile?(x, a), do: {:cuda, device.ordinal}, else: :cpu
+        cpu = Cost.cpu(Cost.work(x, a, options))
+        if Cost.cuda(x) < cpu, do: {:cuda, device.ordinal}, else: :cpu
 
       # No driver is the ordinary state of most machines, one that does not work is not.
       {:error, {:failed, reason}} ->
@@ -77,12 +78,10 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     end
   end
 
-  defp worthwhile?(x, a), do: Cost.cuda(x) < Cost.cpu(Cost.updates(x, a))
-
-  defp why(x, a) do
+  defp why(options, x, a) do
     case Devices.all() do
       {:ok, [device | _]} ->
-        times = "about #{Cost.cpu(Cost.updates(x, a))} µs on the CPU, #{Cost.cuda(x)} µs on #{device.name}"
+        times = "about #{Cost.cpu(Cost.work(x, a, options))} µs on the CPU, #{Cost.cuda(x)} µs on #{device.name}"
         "#{times} with the transfers"
 
       {:ok, []} ->
