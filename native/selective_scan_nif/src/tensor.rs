@@ -10,7 +10,7 @@ rustler::atoms! { bf, data, f, s, shape, r#type = "type", u }
 pub struct Tensor<'a> {
     element: ElementType,
     shape: Vec<usize>,
-    /// Not yet compared with type and shape; `Problem::check_length` does.
+    /// Not yet compared with type and shape: backends do.
     pub bytes: &'a [u8],
 }
 

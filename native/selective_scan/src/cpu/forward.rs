@@ -18,7 +18,8 @@ use rayon::prelude::*;
 
 use super::blocks::{Block, blocks, load_states, store_states};
 use super::frames::{FRESH, LAST, SKIP, marks};
-use super::tile::{Rows, Step, as_reals, channels, finish, load_frame, store_frame, weight};
+use super::step::{ChannelRows, Step, StepChannels, step_channels};
+use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame, weight};
 use super::vector::{Lanes, Vector, VectorField};
 use super::views::{Output, Storage, Views};
 use super::{SERIAL_WORK, work};
@@ -42,6 +43,8 @@ struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
     y: Output<'a, T>,
     final_state: Option<Output<'a, T::Real>>,
     scan_tile: ScanTile<F>,
+    /// Where a single frame of real states is asked for.
+    step: Option<StepChannels<T::Real, F::Isa>>,
 }
 
 /// The recurrence over a tile, compiled for a discretization. Everything else is the same for all of them.
@@ -69,15 +72,22 @@ where
     T: Storage,
     F: VectorField<Element = T::Real>,
 {
-    let (prepare, scan_tile): (fn(F::Isa, &mut [Vector<F>]), ScanTile<F>) =
-        with_discretization!(problem.method, problem.coefficients, D => (prepare::<F, D>, scan_tile::<F, D>));
+    let (prepare, scan_tile, step): (
+        fn(F::Isa, &mut [Vector<F>]),
+        ScanTile<F>,
+        StepChannels<T::Real, F::Isa>,
+    ) = with_discretization!(problem.method, problem.coefficients, D =>
+            (prepare::<F, D>, scan_tile::<F, D>, step_channels::<T::Real, F::Isa, D>));
+    let step = (problem.seq == 1 && !problem.bidirectional && !problem.complex && views.seq_idx.is_none())
+        .then_some(step);
     let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
     let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
+    let in_lanes = |values: &[T::Real]| in_lanes::<F>(isa, problem, &blocks, values);
     let constant = |projection, values: &[T]| match projection {
-        Projection::Constant => in_lanes::<F>(isa, problem, &blocks, &widened(values)),
-        Projection::PerFrame { .. } => Vec::new(),
+        Projection::Constant if step.is_none() => in_lanes(&widened(values)),
+        _ => Vec::new(),
     };
-    let mut a = in_lanes::<F>(isa, problem, &blocks, &views.a);
+    let mut a = if step.is_none() { in_lanes(&views.a) } else { Vec::new() };
     prepare(isa, &mut a);
     let call = Call::<T, F> {
         isa,
@@ -93,6 +103,7 @@ where
             None => None,
         },
         scan_tile,
+        step,
     };
     let task = |scratch: &mut Scratch<F>, index: usize| {
         let (batch, block) = (index / blocks.len(), blocks[index % blocks.len()]);
@@ -155,13 +166,15 @@ impl<F: VectorField> Scratch<F> {
         let tile = problem.seq.min(TILE);
         let zeros = |len| vec![F::zero(isa).re().vector; len];
         let row = problem.state * F::COMPONENTS;
+        // A row a frame; in a single step of constant b or c, a row a channel.
+        let rows = row * tile.max(Lanes::<F::Element, F::Isa>::COUNT);
         Self {
             delta: zeros(tile),
             x: zeros(tile),
             y: zeros(if problem.bidirectional { problem.seq } else { tile }),
             h: zeros(row),
-            b: vec![F::Element::default(); tile * row],
-            c: vec![F::Element::default(); tile * row],
+            b: vec![F::Element::default(); rows],
+            c: vec![F::Element::default(); rows],
         }
     }
 }
@@ -180,6 +193,9 @@ impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Task<'_, T
     #[inline(always)]
     fn call(mut self) {
         let problem = self.call.problem;
+        if let Some(step) = self.call.step {
+            return self.step(step);
+        }
         self.load_initial_state();
         self.pass(problem.reverse, !problem.bidirectional);
         self.store_final_state();
@@ -191,6 +207,33 @@ impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Task<'_, T
 }
 
 impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
+    /// The only frame, with lanes over states.
+    #[inline(always)]
+    fn step(&mut self, step: StepChannels<T::Real, F::Isa>) {
+        let Call { isa, problem, views, .. } = *self.call;
+        let (batch, block) = (self.batch, self.block);
+        let (start, len) = self.states();
+        self.load(0, 1);
+        let Scratch { delta, x, y, b, c, .. } = &mut *self.scratch;
+        let y: &mut [T::Real] = bytemuck::cast_slice_mut(&mut y[..1]);
+        step(
+            isa,
+            Step {
+                delta: bytemuck::cast_slice(&delta[..1]),
+                x: bytemuck::cast_slice(&x[..1]),
+                a: &views.a[block.start * problem.state..][..len],
+                before: views.initial_state.as_deref().map(|states| &states[start..start + len]),
+                // SAFETY: the states of this block of this row are this task's alone.
+                after: self.call.final_state.as_ref().map(|states| unsafe { states.write(start, len) }),
+                b: channel_rows(problem, problem.b, &views.b, batch, block, b),
+                c: channel_rows(problem, problem.c, &views.c, batch, block, c),
+                state: problem.state,
+                y: &mut y[..block.len],
+            },
+        );
+        self.store(0, 1, 0);
+    }
+
     /// Place of the block's states in {batch, dim, state}, and how many numbers they are.
     #[inline(always)]
     fn states(&self) -> (usize, usize) {
@@ -251,7 +294,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
     #[inline(always)]
     fn load(&mut self, start: usize, len: usize) {
         let Call { isa, problem, views, .. } = *self.call;
-        let step = Step::new(isa, problem, views.dt_bias.as_deref(), self.block);
+        let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), self.block);
         for t in 0..len {
             let at = self.frame(start + t);
             let frame = at..at + self.block.len;
@@ -364,11 +407,38 @@ pub fn rows<'a, T: Storage, F: VectorField<Element = T::Real>>(
         Projection::PerFrame { groups } => match as_reals::<T>(values) {
             Some(values) => {
                 let first = (batch * problem.seq + start) * groups + group(problem, groups, block);
-                Rows::PerFrame { values: &values[first * width..], stride: groups * width, origin: 0 }
+                Rows::PerFrame { values: &values[first * width..], stride: groups * width }
             }
-            None => Rows::PerFrame { values: widened, stride: width, origin: 0 },
+            None => Rows::PerFrame { values: widened, stride: width },
         },
     }
+}
+
+/// The rows of b or c that the channels of a block read in the only frame.
+#[inline(always)]
+fn channel_rows<'a, T: Storage>(
+    problem: &Problem,
+    projection: Projection,
+    values: &'a [T],
+    batch: usize,
+    block: Block,
+    widened: &'a mut [T::Real],
+) -> ChannelRows<'a, T::Real> {
+    let state = problem.state;
+    let (start, len, stride) = match projection {
+        Projection::PerFrame { groups } => {
+            ((batch * groups + group(problem, groups, block)) * state, state, 0)
+        }
+        Projection::Constant => (block.start * state, block.len * state, state),
+    };
+    let values = &values[start..start + len];
+    let values = as_reals::<T>(values).unwrap_or_else(|| {
+        for (wide, value) in widened.iter_mut().zip(values) {
+            *wide = value.to_real();
+        }
+        widened
+    });
+    ChannelRows { values, stride }
 }
 
 /// A tile, ready to be scanned.
@@ -455,12 +525,12 @@ impl<F: VectorField> Frames<'_, F> {
                 }
             }
             let (delta, x) = (Lanes::new(isa, self.delta[t]), Lanes::new(isa, self.x[t]));
+            let (b, c) = (self.b.get::<N>(isa, t, n), self.c.get::<N>(isa, t, n));
             let mut sum = Lanes::new(isa, y[t]);
             for i in 0..N {
                 let (decay, gain) = D::coefficients::<F>(delta, prepared[i]);
-                let drive = gain.times(x) * self.b.get(isa, t, n + i);
-                states[i] = decay.mul_add(states[i], drive);
-                sum = self.c.get(isa, t, n + i).real_product(states[i], sum);
+                states[i] = decay.mul_add(states[i], gain.times(x) * b[i]);
+                sum = c[i].real_product(states[i], sum);
             }
             y[t] = sum.vector;
         }

@@ -4,6 +4,7 @@ mod blocks;
 mod exponential;
 mod forward;
 mod frames;
+mod step;
 mod tile;
 mod vector;
 mod views;

@@ -47,13 +47,13 @@ fn as_reals_mut<T: Storage>(values: &mut [T]) -> Option<&mut [T::Real]> {
 
 /// What becomes of dt before it is a step size.
 #[derive(Clone, Copy)]
-pub struct Step<R: Real, S: Isa> {
+pub struct StepSize<R: Real, S: Isa> {
     bias: Lanes<R, S>,
     softplus: bool,
     limit: Option<[Lanes<R, S>; 2]>,
 }
 
-impl<R: Real, S: Isa> Step<R, S> {
+impl<R: Real, S: Isa> StepSize<R, S> {
     #[inline(always)]
     pub fn new(isa: S, problem: &Problem, dt_bias: Option<&[R]>, block: Block) -> Self {
         Self {
@@ -119,29 +119,38 @@ pub fn silu<R: Real, S: Isa>(z: Lanes<R, S>) -> Lanes<R, S> {
 /// b or c for a block: numbers to broadcast, a row a frame; or registers of the block's own channels.
 #[derive(Clone, Copy)]
 pub enum Rows<'a, F: VectorField> {
-    /// The row of frame t begins at `(t − origin) · stride`.
+    /// The row of frame t begins at `t · stride`.
     PerFrame {
         /// The numbers.
         values: &'a [F::Element],
         /// From one frame's row to the next.
         stride: usize,
-        /// The frame of the first row.
-        origin: usize,
     },
     /// `COMPONENTS` registers a state.
     Constant(&'a [Vector<F>]),
 }
 
 impl<F: VectorField> Rows<'_, F> {
-    /// The number of state n in frame t.
+    /// The numbers of N states from n on, in frame t.
     #[inline(always)]
-    pub fn get(&self, isa: F::Isa, t: usize, n: usize) -> F {
+    pub fn get<const N: usize>(&self, isa: F::Isa, t: usize, n: usize) -> [F; N] {
+        let mut numbers = [F::zero(isa); N];
+        let (start, len) = (n * F::COMPONENTS, N * F::COMPONENTS);
         match *self {
-            Rows::PerFrame { values, stride, origin } => {
-                F::broadcast(isa, &values[(t - origin) * stride + n * F::COMPONENTS..][..F::COMPONENTS])
+            Rows::PerFrame { values, stride } => {
+                let row = &values[t * stride + start..][..len];
+                for (number, components) in numbers.iter_mut().zip(row.chunks_exact(F::COMPONENTS)) {
+                    *number = F::broadcast(isa, components);
+                }
             }
-            Rows::Constant(registers) => F::load(isa, &registers[n * F::COMPONENTS..][..F::COMPONENTS]),
+            Rows::Constant(registers) => {
+                let row = &registers[start..][..len];
+                for (number, components) in numbers.iter_mut().zip(row.chunks_exact(F::COMPONENTS)) {
+                    *number = F::load(isa, components);
+                }
+            }
         }
+        numbers
     }
 }
 
