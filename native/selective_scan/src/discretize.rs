@@ -45,10 +45,10 @@ pub trait Field:
     fn exp(self) -> Self;
     /// eᶻ − 1, without cancellation near zero.
     fn exp_m1(self) -> Self;
-    /// A, in the form that [`Field::decay`] wants it multiplied by Δ.
+    /// A, in the form that [`Field::decay`] wants.
     fn rate(self) -> Self;
-    /// e^(AΔ) from rate(A)·Δ. Real vectors keep rates in base 2, which spares an operation a frame.
-    fn decay(self) -> Self;
+    /// e^(AΔ), from rate(A). Real vectors keep rates in base 2, which spares operations in every frame.
+    fn decay(self, delta: Self::Real) -> Self;
     /// `small` where |z| < 2, else `large`.
     fn where_small(self, small: Self, large: Self) -> Self;
 
@@ -84,6 +84,9 @@ pub struct Partials<F> {
 
 /// A method with its kind of coefficients.
 pub trait Discretization: Copy + Default + Send + Sync + 'static {
+    /// Whether coefficients cost little more than an exponential.
+    const CHEAP: bool = false;
+
     /// A in the form that [`Discretization::coefficients`] wants.
     #[inline(always)]
     fn prepare<F: Field>(a: F) -> F {
@@ -136,11 +139,7 @@ fn phi<F: Field>(z: F) -> Phi<F> {
     let m3 = (m2 - l3) * inverse;
     Phi {
         exp,
-        phi: [
-            z.where_small(s1, l1),
-            z.where_small(s2, l2),
-            z.where_small(s3, l3),
-        ],
+        phi: [z.where_small(s1, l1), z.where_small(s2, l2), z.where_small(s3, l3)],
         derivative: [
             z.where_small(s1 - s2, m1),
             z.where_small(s2 - s3.scale(2.0), m2),
@@ -152,14 +151,7 @@ fn phi<F: Field>(z: F) -> Phi<F> {
 /// The partial derivatives of a = eᶻ beside a gain.
 #[inline(always)]
 fn exponential<F: Field>(delta: F::Real, a: F, exp: F, [g, g_delta, g_a]: [F; 3]) -> Partials<F> {
-    Partials {
-        a: exp,
-        g,
-        a_delta: a * exp,
-        a_a: exp.times(delta),
-        g_delta,
-        g_a,
-    }
+    Partials { a: exp, g, a_delta: a * exp, a_a: exp.times(delta), g_delta, g_a }
 }
 
 /// Mamba's zero-order hold.
@@ -167,6 +159,8 @@ fn exponential<F: Field>(delta: F::Real, a: F, exp: F, [g, g_delta, g_a]: [F; 3]
 pub struct Zoh;
 
 impl Discretization for Zoh {
+    const CHEAP: bool = true;
+
     #[inline(always)]
     fn prepare<F: Field>(a: F) -> F {
         a.rate()
@@ -174,18 +168,13 @@ impl Discretization for Zoh {
 
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, prepared_a: F) -> (F, F) {
-        (prepared_a.times(delta).decay(), F::from_real(delta))
+        (prepared_a.decay(delta), F::from_real(delta))
     }
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
         let exp = a.times(delta).exp();
-        exponential(
-            delta,
-            a,
-            exp,
-            [F::from_real(delta), a.literal(1.0), a.literal(0.0)],
-        )
+        exponential(delta, a, exp, [F::from_real(delta), a.literal(1.0), a.literal(0.0)])
     }
 }
 
@@ -196,25 +185,14 @@ pub struct ZohExact;
 impl Discretization for ZohExact {
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let Phi {
-            exp, phi: [p1, ..], ..
-        } = phi(a.times(delta));
+        let Phi { exp, phi: [p1, ..], .. } = phi(a.times(delta));
         (exp, p1.times(delta))
     }
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let Phi {
-            exp,
-            phi: [p1, ..],
-            derivative: [d1, ..],
-        } = phi(a.times(delta));
-        exponential(
-            delta,
-            a,
-            exp,
-            [p1.times(delta), exp, d1.times(delta).times(delta)],
-        )
+        let Phi { exp, phi: [p1, ..], derivative: [d1, ..] } = phi(a.times(delta));
+        exponential(delta, a, exp, [p1.times(delta), exp, d1.times(delta).times(delta)])
     }
 }
 
@@ -225,32 +203,15 @@ pub struct Foh;
 impl Discretization for Foh {
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let Phi {
-            exp,
-            phi: [_, p2, _],
-            ..
-        } = phi(a.times(delta));
+        let Phi { exp, phi: [_, p2, _], .. } = phi(a.times(delta));
         (exp, p2.times(delta).times(delta))
     }
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let Phi {
-            exp,
-            phi: [p1, p2, _],
-            derivative: [_, d2, _],
-        } = phi(a.times(delta));
+        let Phi { exp, phi: [p1, p2, _], derivative: [_, d2, _] } = phi(a.times(delta));
         let g = p2.times(delta).times(delta);
-        exponential(
-            delta,
-            a,
-            exp,
-            [
-                g,
-                p1.times(delta),
-                d2.times(delta).times(delta).times(delta),
-            ],
-        )
+        exponential(delta, a, exp, [g, p1.times(delta), d2.times(delta).times(delta).times(delta)])
     }
 }
 
@@ -261,21 +222,13 @@ pub struct Poly;
 impl Discretization for Poly {
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let Phi {
-            exp,
-            phi: [p1, p2, _],
-            ..
-        } = phi(a.times(delta));
+        let Phi { exp, phi: [p1, p2, _], .. } = phi(a.times(delta));
         (exp, (p1 + p2.scale(0.5).times(delta)).times(delta))
     }
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let Phi {
-            exp,
-            phi: [p1, p2, _],
-            derivative: [d1, d2, _],
-        } = phi(a.times(delta));
+        let Phi { exp, phi: [p1, p2, _], derivative: [d1, d2, _] } = phi(a.times(delta));
         let g = (p1 + p2.scale(0.5).times(delta)).times(delta);
         let g_delta = exp + p1.scale(0.5).times(delta);
         let g_a = (d1 + d2.scale(0.5).times(delta)).times(delta).times(delta);
@@ -290,29 +243,16 @@ pub struct Highorder;
 impl Discretization for Highorder {
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let Phi {
-            exp,
-            phi: [p1, p2, p3],
-            ..
-        } = phi(a.times(delta));
-        (
-            exp,
-            (p1 + (p2 + p3.scale(0.5).times(delta)).times(delta)).times(delta),
-        )
+        let Phi { exp, phi: [p1, p2, p3], .. } = phi(a.times(delta));
+        (exp, (p1 + (p2 + p3.scale(0.5).times(delta)).times(delta)).times(delta))
     }
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let Phi {
-            exp,
-            phi: [p1, p2, p3],
-            derivative: [d1, d2, d3],
-        } = phi(a.times(delta));
+        let Phi { exp, phi: [p1, p2, p3], derivative: [d1, d2, d3] } = phi(a.times(delta));
         let g = (p1 + (p2 + p3.scale(0.5).times(delta)).times(delta)).times(delta);
         let g_delta = exp + (p1 + p2.scale(0.5).times(delta)).times(delta);
-        let g_a = (d1 + (d2 + d3.scale(0.5).times(delta)).times(delta))
-            .times(delta)
-            .times(delta);
+        let g_a = (d1 + (d2 + d3.scale(0.5).times(delta)).times(delta)).times(delta).times(delta);
         exponential(delta, a, exp, [g, g_delta, g_a])
     }
 }
@@ -322,6 +262,8 @@ impl Discretization for Highorder {
 pub struct Bilinear;
 
 impl Discretization for Bilinear {
+    const CHEAP: bool = true;
+
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
         let half = a.times(delta).scale(0.5);
@@ -354,10 +296,7 @@ impl Discretization for Rk4 {
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
         let z = a.times(delta);
-        (
-            z.exp(),
-            polynomial(z, [1.0, 1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0]).times(delta),
-        )
+        (z.exp(), polynomial(z, [1.0, 1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0]).times(delta))
     }
 
     #[inline(always)]
@@ -365,9 +304,7 @@ impl Discretization for Rk4 {
         let z = a.times(delta);
         let g = polynomial(z, [1.0, 1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0]).times(delta);
         let g_delta = polynomial(z, [1.0, 1.0, 1.0 / 2.0, 1.0 / 6.0]);
-        let g_a = polynomial(z, [1.0 / 2.0, 1.0 / 3.0, 1.0 / 8.0])
-            .times(delta)
-            .times(delta);
+        let g_a = polynomial(z, [1.0 / 2.0, 1.0 / 3.0, 1.0 / 8.0]).times(delta).times(delta);
         exponential(delta, a, z.exp(), [g, g_delta, g_a])
     }
 }
@@ -408,11 +345,7 @@ impl<const TERMS: usize, const POWER: usize> Series<TERMS, POWER> {
             g_delta = g_delta.times(delta) + p.scale((k + POWER) as f64);
             g_a = g_a.times(delta) + p_a;
         }
-        [
-            Self::lead(delta, g).times(delta),
-            Self::lead(delta, g_delta),
-            Self::lead(delta, g_a).times(delta),
-        ]
+        [Self::lead(delta, g).times(delta), Self::lead(delta, g_delta), Self::lead(delta, g_a).times(delta)]
     }
 }
 

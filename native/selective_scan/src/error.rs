@@ -37,15 +37,7 @@ pub enum Error {
 
 impl Error {
     /// An [`Error::InvalidArgument`] that reads "expected `argument` to `expected`, got: `got`".
-    pub fn invalid(
-        argument: &'static str,
-        expected: impl Into<String>,
-        got: impl ToString,
-    ) -> Self {
-        Self::InvalidArgument {
-            argument,
-            expected: expected.into(),
-            got: got.to_string(),
-        }
+    pub fn invalid(argument: &'static str, expected: impl Into<String>, got: impl ToString) -> Self {
+        Self::InvalidArgument { argument, expected: expected.into(), got: got.to_string() }
     }
 }

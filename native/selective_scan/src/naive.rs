@@ -26,29 +26,21 @@ impl Field for Complex64 {
         self.inv()
     }
     fn exp(self) -> Self {
-        if self.im == 0.0 {
-            self.re.exp().into()
-        } else {
-            Complex64::exp(self)
-        }
+        if self.im == 0.0 { self.re.exp().into() } else { Complex64::exp(self) }
     }
     /// e^(x+iy) − 1 = (eˣ−1) cos y − 2 sin²(y/2) + i eˣ sin y.
     fn exp_m1(self) -> Self {
         let half = (0.5 * self.im).sin();
         Self::new(
             self.re.exp_m1() * self.im.cos() - 2.0 * half * half,
-            if self.im == 0.0 {
-                0.0
-            } else {
-                self.re.exp() * self.im.sin()
-            },
+            if self.im == 0.0 { 0.0 } else { self.re.exp() * self.im.sin() },
         )
     }
     fn rate(self) -> Self {
         self
     }
-    fn decay(self) -> Self {
-        Field::exp(self)
+    fn decay(self, delta: f64) -> Self {
+        Field::exp(self * delta)
     }
     fn where_small(self, small: Self, large: Self) -> Self {
         if self.norm() < 2.0 { small } else { large }
@@ -58,10 +50,7 @@ impl Field for Complex64 {
 /// Elements of any type as float64.
 pub fn decode(element: ElementType, bytes: &[u8]) -> Vec<f64> {
     fn all<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-        bytes
-            .chunks_exact(N)
-            .map(|element| read(element.try_into().expect("N bytes")))
-            .collect()
+        bytes.chunks_exact(N).map(|element| read(element.try_into().expect("N bytes"))).collect()
     }
     match element {
         ElementType::F32 => all(bytes, |e| f32::from_ne_bytes(e).into()),
@@ -75,23 +64,11 @@ pub fn decode(element: ElementType, bytes: &[u8]) -> Vec<f64> {
 /// The inverse of [`decode`], rounding to nearest.
 pub fn encode(element: ElementType, values: &[f64]) -> Vec<u8> {
     match element {
-        ElementType::F32 => values
-            .iter()
-            .flat_map(|&v| (v as f32).to_ne_bytes())
-            .collect(),
+        ElementType::F32 => values.iter().flat_map(|&v| (v as f32).to_ne_bytes()).collect(),
         ElementType::F64 => values.iter().flat_map(|v| v.to_ne_bytes()).collect(),
-        ElementType::Bf16 => values
-            .iter()
-            .flat_map(|&v| half::bf16::from_f64(v).to_ne_bytes())
-            .collect(),
-        ElementType::F16 => values
-            .iter()
-            .flat_map(|&v| half::f16::from_f64(v).to_ne_bytes())
-            .collect(),
-        ElementType::S32 => values
-            .iter()
-            .flat_map(|&v| (v as i32).to_ne_bytes())
-            .collect(),
+        ElementType::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f64(v).to_ne_bytes()).collect(),
+        ElementType::F16 => values.iter().flat_map(|&v| half::f16::from_f64(v).to_ne_bytes()).collect(),
+        ElementType::S32 => values.iter().flat_map(|&v| (v as i32).to_ne_bytes()).collect(),
     }
 }
 
@@ -107,10 +84,7 @@ pub fn element_of(problem: &Problem, name: &str) -> ElementType {
 /// y and final_state, in float64.
 pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>) -> Outputs<Vec<f64>> {
     let scan = Scan::new(problem, inputs);
-    Outputs {
-        y: scan.gated(),
-        final_state: Some(scan.final_state),
-    }
+    Outputs { y: scan.gated(), final_state: Some(scan.final_state) }
 }
 
 /// The gradients of Σ y·dy + Σ final_state·dfinal_state with respect to every input present, in float64.
@@ -160,14 +134,8 @@ impl<'a> Scan<'a> {
                 (*delta, *derivative) = (delta.clamp(min, max), 0.0);
             }
         }
-        let mut scan = Self {
-            p,
-            delta,
-            delta_derivative,
-            y: vec![0.0; inputs.x.len()],
-            final_state: vec![],
-            inputs,
-        };
+        let mut scan =
+            Self { p, delta, delta_derivative, y: vec![0.0; inputs.x.len()], final_state: vec![], inputs };
         scan.run();
         scan
     }
@@ -178,21 +146,13 @@ impl<'a> Scan<'a> {
         let mut current = None;
         for i in 0..p.seq {
             let t = if p.reverse { p.seq - 1 - i } else { i };
-            let index = self
-                .inputs
-                .seq_idx
-                .as_ref()
-                .map_or(0.0, |index| index[batch * p.seq + t]);
+            let index = self.inputs.seq_idx.as_ref().map_or(0.0, |index| index[batch * p.seq + t]);
             if index >= 0.0 {
                 let fresh = current.is_some_and(|current| current != index);
                 if let (true, Some(frame)) = (fresh, frames.last_mut()) {
                     frame.last = true;
                 }
-                frames.push(Frame {
-                    t,
-                    fresh,
-                    last: false,
-                });
+                frames.push(Frame { t, fresh, last: false });
                 current = Some(index);
             }
         }
@@ -221,14 +181,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Index of an element of b or c.
-    fn projected(
-        &self,
-        projection: Projection,
-        batch: usize,
-        t: usize,
-        d: usize,
-        n: usize,
-    ) -> usize {
+    fn projected(&self, projection: Projection, batch: usize, t: usize, d: usize, n: usize) -> usize {
         let p = self.p;
         match projection {
             Projection::PerFrame { groups } => {
@@ -262,10 +215,7 @@ impl<'a> Scan<'a> {
             .map(|frame| {
                 let partials = self.partials(batch, frame.t, d, n);
                 let b = self.number(&self.inputs.b, self.projected(p.b, batch, frame.t, d, n));
-                Step {
-                    partials,
-                    v: b * self.inputs.x[self.at(batch, frame.t, d)],
-                }
+                Step { partials, v: b * self.inputs.x[self.at(batch, frame.t, d)] }
             })
             .collect();
         let mut forward = Vec::new();
@@ -284,12 +234,7 @@ impl<'a> Scan<'a> {
                 backward[i] = (before, h);
             }
         }
-        Recurrence {
-            steps,
-            forward,
-            backward,
-            last: h,
-        }
+        Recurrence { steps, forward, backward, last: h }
     }
 
     fn run(&mut self) {
@@ -301,18 +246,13 @@ impl<'a> Scan<'a> {
                 for n in 0..p.state {
                     let recurrence = self.states(batch, d, n, &frames);
                     for (i, frame) in frames.iter().enumerate() {
-                        let c =
-                            self.number(&self.inputs.c, self.projected(p.c, batch, frame.t, d, n));
+                        let c = self.number(&self.inputs.c, self.projected(p.c, batch, frame.t, d, n));
                         let h = recurrence.forward[i].1 + recurrence.backward[i].1;
                         let at = self.at(batch, frame.t, d);
                         self.y[at] += self.weight() * real_product(c, h);
                     }
                     let mut final_state = std::mem::take(&mut self.final_state);
-                    self.accumulate(
-                        &mut final_state,
-                        (batch * p.dim + d) * p.state + n,
-                        recurrence.last,
-                    );
+                    self.accumulate(&mut final_state, (batch * p.dim + d) * p.state + n, recurrence.last);
                     self.final_state = final_state;
                 }
                 if let Some(skip) = &self.inputs.d {
@@ -392,10 +332,7 @@ impl<'a> Scan<'a> {
         out
     }
 
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one recurrence and all that it adds to"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "one recurrence and all that it adds to")]
     fn backward_state(
         &self,
         batch: usize,
@@ -408,17 +345,9 @@ impl<'a> Scan<'a> {
     ) {
         let p = self.p;
         let state = (batch * p.dim + d) * p.state + n;
-        let Recurrence {
-            steps,
-            forward,
-            backward,
-            ..
-        } = self.states(batch, d, n, frames);
+        let Recurrence { steps, forward, backward, .. } = self.states(batch, d, n, frames);
         let source = |i: usize| {
-            let c = self.number(
-                &self.inputs.c,
-                self.projected(p.c, batch, frames[i].t, d, n),
-            );
+            let c = self.number(&self.inputs.c, self.projected(p.c, batch, frames[i].t, d, n));
             self.weight() * dy[i] * c.conj()
         };
         let mut lambda = match &gradients.dfinal_state {
@@ -429,11 +358,7 @@ impl<'a> Scan<'a> {
         for i in (0..frames.len()).rev() {
             lambda += source(i);
             adjoint[i].0 = lambda;
-            lambda = if frames[i].fresh {
-                Complex64::ZERO
-            } else {
-                steps[i].partials.a.conj() * lambda
-            };
+            lambda = if frames[i].fresh { Complex64::ZERO } else { steps[i].partials.a.conj() * lambda };
         }
         if let Some(dinitial) = &mut out.initial_state {
             self.accumulate(dinitial, state, lambda);
@@ -443,11 +368,7 @@ impl<'a> Scan<'a> {
             for i in 0..frames.len() {
                 mu += source(i);
                 adjoint[i].1 = mu;
-                mu = if frames[i].last {
-                    Complex64::ZERO
-                } else {
-                    steps[i].partials.a.conj() * mu
-                };
+                mu = if frames[i].last { Complex64::ZERO } else { steps[i].partials.a.conj() * mu };
             }
         }
         for (i, frame) in frames.iter().enumerate() {
@@ -457,11 +378,7 @@ impl<'a> Scan<'a> {
             let both = lambda + mu;
             let dg = both * v.conj();
             let dv = both * partials.g.conj();
-            self.accumulate(
-                &mut out.a,
-                d * p.state + n,
-                da * partials.a_a.conj() + dg * partials.g_a.conj(),
-            );
+            self.accumulate(&mut out.a, d * p.state + n, da * partials.a_a.conj() + dg * partials.g_a.conj());
             out.dt[at] += (da * partials.a_delta.conj() + dg * partials.g_delta.conj()).re;
             let b = self.projected(p.b, batch, frame.t, d, n);
             out.x[at] += (dv * self.number(&self.inputs.b, b).conj()).re;
@@ -489,20 +406,12 @@ struct Recurrence {
 
 /// a·h, in real arithmetic where both are real: 0·∞ must not come from imaginary parts that are not there.
 fn recur(a: Complex64, h: Complex64) -> Complex64 {
-    if a.im == 0.0 && h.im == 0.0 {
-        (a.re * h.re).into()
-    } else {
-        a * h
-    }
+    if a.im == 0.0 && h.im == 0.0 { (a.re * h.re).into() } else { a * h }
 }
 
 /// Re(c·h).
 fn real_product(c: Complex64, h: Complex64) -> f64 {
-    if c.im == 0.0 && h.im == 0.0 {
-        c.re * h.re
-    } else {
-        c.re * h.re - c.im * h.im
-    }
+    if c.im == 0.0 && h.im == 0.0 { c.re * h.re } else { c.re * h.re - c.im * h.im }
 }
 
 /// 1/(1+e⁻ˣ).

@@ -222,21 +222,9 @@ impl Problem {
     /// Checks a scan over sequences.
     pub fn scan(inputs: &Inputs<Spec<'_>>, options: &Options) -> Result<Self, Error> {
         let &[batch, seq, dim] = inputs.x.shape else {
-            return Err(Error::invalid(
-                "x",
-                "have shape {batch, seq, dim}",
-                Shape(inputs.x.shape),
-            ));
+            return Err(Error::invalid("x", "have shape {batch, seq, dim}", Shape(inputs.x.shape)));
         };
-        Self::check(
-            inputs,
-            options,
-            Frames {
-                batch,
-                seq: Some(seq),
-                dim,
-            },
-        )
+        Self::check(inputs, options, Frames { batch, seq: Some(seq), dim })
     }
 
     /// Checks a single step, whose tensors lack the axis of time. A `b` or `c` of rank 2 is {batch, state} where
@@ -244,19 +232,12 @@ impl Problem {
     /// {batch, groups, state} with dim groups.
     pub fn step(inputs: &Inputs<Spec<'_>>, options: &Options) -> Result<Self, Error> {
         let &[batch, dim] = inputs.x.shape else {
-            return Err(Error::invalid(
-                "x",
-                "have shape {batch, dim}",
-                Shape(inputs.x.shape),
-            ));
+            return Err(Error::invalid("x", "have shape {batch, dim}", Shape(inputs.x.shape)));
         };
-        let causal = Options {
-            bidirectional: Some(options.bidirectional.unwrap_or(false)),
-            ..options.clone()
-        };
+        let causal =
+            Options { bidirectional: Some(options.bidirectional.unwrap_or(false)), ..options.clone() };
         if options.method.bidirectional_by_default() && options.bidirectional.is_none() {
-            let expected =
-                "be causal in a step (bidirectional: false says that the causal form is meant)";
+            let expected = "be causal in a step (bidirectional: false says that the causal form is meant)";
             return Err(Error::invalid("method", expected, options.method));
         }
         if causal.bidirectional == Some(true) {
@@ -266,49 +247,27 @@ impl Problem {
             return Err(Error::invalid("reverse", "be false in a step", true));
         }
         if let Some(seq_idx) = inputs.seq_idx {
-            return Err(Error::invalid(
-                "seq_idx",
-                "be absent in a step",
-                Shape(seq_idx.shape),
-            ));
+            return Err(Error::invalid("seq_idx", "be absent in a step", Shape(seq_idx.shape)));
         }
-        Self::check(
-            inputs,
-            &causal,
-            Frames {
-                batch,
-                seq: None,
-                dim,
-            },
-        )
+        Self::check(inputs, &causal, Frames { batch, seq: None, dim })
     }
 
     fn check(inputs: &Inputs<Spec<'_>>, options: &Options, frames: Frames) -> Result<Self, Error> {
         for (name, spec) in inputs.iter() {
             if spec.shape.contains(&0) {
-                return Err(Error::invalid(
-                    name,
-                    "have no empty axis",
-                    Shape(spec.shape),
-                ));
+                return Err(Error::invalid(name, "have no empty axis", Shape(spec.shape)));
             }
         }
         let element = inputs.x.element;
         if element == ElementType::S32 {
-            return Err(Error::invalid(
-                "x",
-                "have type f32, bf16, f16 or f64",
-                element,
-            ));
+            return Err(Error::invalid("x", "have type f32, bf16, f16 or f64", element));
         }
         let (state, complex) = match *inputs.a.shape {
             [dim, state] if dim == frames.dim => (state, false),
             [dim, state, 2] if dim == frames.dim => (state, true),
             _ => {
-                let expected = format!(
-                    "have shape {{{0}, state}}, or {{{0}, state, 2}} for complex",
-                    frames.dim
-                );
+                let expected =
+                    format!("have shape {{{0}, state}}, or {{{0}, state, 2}} for complex", frames.dim);
                 return Err(Error::invalid("a", expected, Shape(inputs.a.shape)));
             }
         };
@@ -341,29 +300,16 @@ impl Problem {
             }
         }
         let projection = |name, spec: Spec<'_>| frames.projection(name, spec.shape, state, complex);
-        let bidirectional = options
-            .bidirectional
-            .unwrap_or(options.method.bidirectional_by_default());
+        let bidirectional = options.bidirectional.unwrap_or(options.method.bidirectional_by_default());
         if options.coefficients == Coefficients::Taylor && !options.method.has_taylor() {
-            let expected = format!(
-                "be :exact for method {}, which has no truncated series",
-                options.method
-            );
-            return Err(Error::invalid(
-                "coefficients",
-                expected,
-                options.coefficients,
-            ));
+            let expected = format!("be :exact for method {}, which has no truncated series", options.method);
+            return Err(Error::invalid("coefficients", expected, options.coefficients));
         }
         if let Some([min, max]) = options.dt_limit
             && !(min <= max)
         {
             let expected = "be {min, max} with min not above max";
-            return Err(Error::invalid(
-                "dt_limit",
-                expected,
-                format!("{{{min:?}, {max:?}}}"),
-            ));
+            return Err(Error::invalid("dt_limit", expected, format!("{{{min:?}, {max:?}}}")));
         }
         let problem = Self {
             batch: frames.batch,
@@ -393,16 +339,9 @@ impl Problem {
     /// Sizes are computed without overflow checks from here on: the greatest must fit.
     fn fits_in_memory(&self) -> Result<(), Error> {
         let axes = [self.batch, self.seq.max(self.state), self.dim, 2, 8];
-        match axes
-            .iter()
-            .try_fold(1usize, |size, &axis| size.checked_mul(axis))
-        {
+        match axes.iter().try_fold(1usize, |size, &axis| size.checked_mul(axis)) {
             Some(size) if isize::try_from(size).is_ok() => Ok(()),
-            _ => Err(Error::invalid(
-                "x",
-                "fit in memory",
-                Shape(&[self.batch, self.seq, self.dim]),
-            )),
+            _ => Err(Error::invalid("x", "fit in memory", Shape(&[self.batch, self.seq, self.dim]))),
         }
     }
 
@@ -440,9 +379,7 @@ impl Problem {
         let sequence = self.batch * self.seq * self.dim;
         let components = self.components();
         let projection = |projection| match projection {
-            Projection::PerFrame { groups } => {
-                self.batch * self.seq * groups * self.state * components
-            }
+            Projection::PerFrame { groups } => self.batch * self.seq * groups * self.state * components,
             Projection::Constant => self.dim * self.state * components,
         };
         let state = self.element.state_type().size();
@@ -466,11 +403,7 @@ impl Problem {
         if got == expected {
             return Ok(());
         }
-        Err(Error::invalid(
-            name,
-            format!("hold {expected} bytes"),
-            format!("{got} bytes"),
-        ))
+        Err(Error::invalid(name, format!("hold {expected} bytes"), format!("{got} bytes")))
     }
 }
 
@@ -484,10 +417,7 @@ struct Frames {
 
 impl Frames {
     fn axes(&self) -> Vec<usize> {
-        [Some(self.batch), self.seq, Some(self.dim)]
-            .into_iter()
-            .flatten()
-            .collect()
+        [Some(self.batch), self.seq, Some(self.dim)].into_iter().flatten().collect()
     }
 
     fn projection(
@@ -513,11 +443,7 @@ impl Frames {
             return Ok(Projection::PerFrame { groups });
         }
         let lead: String = lead.iter().map(|axis| format!("{axis}, ")).collect();
-        let tail = if complex {
-            format!("{state}, 2")
-        } else {
-            state.to_string()
-        };
+        let tail = if complex { format!("{state}, 2") } else { state.to_string() };
         let expected = format!(
             "have shape {}, {{{lead}groups, {tail}}} with groups a divisor of dim {}, or constant {}",
             Shape(&per_frame),
@@ -550,10 +476,7 @@ mod tests {
     use super::*;
 
     fn spec(shape: &[usize]) -> Spec<'_> {
-        Spec {
-            element: ElementType::F32,
-            shape,
-        }
+        Spec { element: ElementType::F32, shape }
     }
 
     fn inputs<'a>() -> Inputs<Spec<'a>> {
@@ -576,28 +499,14 @@ mod tests {
     #[test]
     fn reads_shapes_and_layouts() {
         let problem = Problem::scan(&inputs(), &Options::default()).unwrap();
-        assert_eq!(
-            (problem.batch, problem.seq, problem.dim, problem.state),
-            (2, 6, 4, 3)
-        );
-        assert_eq!(
-            (problem.b, problem.c),
-            (Projection::PerFrame { groups: 1 }, Projection::Constant)
-        );
+        assert_eq!((problem.batch, problem.seq, problem.dim, problem.state), (2, 6, 4, 3));
+        assert_eq!((problem.b, problem.c), (Projection::PerFrame { groups: 1 }, Projection::Constant));
 
-        let grouped = Inputs {
-            b: spec(&[2, 6, 2, 3]),
-            ..inputs()
-        };
+        let grouped = Inputs { b: spec(&[2, 6, 2, 3]), ..inputs() };
         let problem = Problem::scan(&grouped, &Options::default()).unwrap();
         assert_eq!(problem.b, Projection::PerFrame { groups: 2 });
 
-        let complex = Inputs {
-            a: spec(&[4, 3, 2]),
-            b: spec(&[2, 6, 3, 2]),
-            c: spec(&[4, 3, 2]),
-            ..inputs()
-        };
+        let complex = Inputs { a: spec(&[4, 3, 2]), b: spec(&[2, 6, 3, 2]), c: spec(&[4, 3, 2]), ..inputs() };
         let problem = Problem::scan(&complex, &Options::default()).unwrap();
         assert!(problem.complex);
         assert_eq!(problem.bytes("c"), 4 * 3 * 2 * 4);
@@ -605,61 +514,32 @@ mod tests {
 
     #[test]
     fn says_what_was_expected_and_what_came() {
-        let wrong = Inputs {
-            b: spec(&[2, 6, 5]),
-            ..inputs()
-        };
-        let message = Problem::scan(&wrong, &Options::default())
-            .unwrap_err()
-            .to_string();
+        let wrong = Inputs { b: spec(&[2, 6, 5]), ..inputs() };
+        let message = Problem::scan(&wrong, &Options::default()).unwrap_err().to_string();
         assert_eq!(
             message,
             "expected b to have shape {2, 6, 3}, {2, 6, groups, 3} with groups a divisor of dim 4, \
              or constant {4, 3}, got: {2, 6, 5}"
         );
-        let wrong = Inputs {
-            dt_bias: Some(spec(&[5])),
-            ..inputs()
-        };
-        let message = Problem::scan(&wrong, &Options::default())
-            .unwrap_err()
-            .to_string();
+        let wrong = Inputs { dt_bias: Some(spec(&[5])), ..inputs() };
+        let message = Problem::scan(&wrong, &Options::default()).unwrap_err().to_string();
         assert_eq!(message, "expected dt_bias to have shape {4}, got: {5}");
         let message = "zho".parse::<Method>().unwrap_err().to_string();
-        assert!(
-            message.starts_with("expected method to be one of :zoh, :zoh_exact, :foh"),
-            "{message}"
-        );
+        assert!(message.starts_with("expected method to be one of :zoh, :zoh_exact, :foh"), "{message}");
     }
 
     #[test]
     fn refuses_what_cannot_be() {
-        let empty = Inputs {
-            x: spec(&[2, 0, 4]),
-            dt: spec(&[2, 0, 4]),
-            b: spec(&[2, 0, 3]),
-            ..inputs()
-        };
+        let empty = Inputs { x: spec(&[2, 0, 4]), dt: spec(&[2, 0, 4]), b: spec(&[2, 0, 3]), ..inputs() };
         let huge = [1 << 30, 1 << 30, 4];
-        let huge = Inputs {
-            x: spec(&huge),
-            dt: spec(&huge),
-            b: spec(&[4, 3]),
-            ..inputs()
-        };
+        let huge = Inputs { x: spec(&huge), dt: spec(&huge), b: spec(&[4, 3]), ..inputs() };
         for wrong in [empty, huge] {
             assert!(Problem::scan(&wrong, &Options::default()).is_err());
         }
-        let taylor = Options {
-            coefficients: Coefficients::Taylor,
-            ..Options::default()
-        };
+        let taylor = Options { coefficients: Coefficients::Taylor, ..Options::default() };
         assert!(Problem::scan(&inputs(), &taylor).is_err());
         for limit in [[1.0, 0.0], [f64::NAN, 1.0]] {
-            let options = Options {
-                dt_limit: Some(limit),
-                ..Options::default()
-            };
+            let options = Options { dt_limit: Some(limit), ..Options::default() };
             assert!(Problem::scan(&inputs(), &options).is_err());
         }
     }
@@ -675,19 +555,10 @@ mod tests {
             ..inputs()
         };
         let problem = Problem::step(&step, &Options::default()).unwrap();
-        assert_eq!(
-            (problem.seq, problem.c),
-            (1, Projection::PerFrame { groups: 2 })
-        );
-        let poly = Options {
-            method: Method::Poly,
-            ..Options::default()
-        };
+        assert_eq!((problem.seq, problem.c), (1, Projection::PerFrame { groups: 2 }));
+        let poly = Options { method: Method::Poly, ..Options::default() };
         assert!(Problem::step(&step, &poly).is_err());
-        let causal = Options {
-            bidirectional: Some(false),
-            ..poly
-        };
+        let causal = Options { bidirectional: Some(false), ..poly };
         assert!(!Problem::step(&step, &causal).unwrap().bidirectional);
     }
 }

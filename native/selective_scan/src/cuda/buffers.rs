@@ -27,9 +27,7 @@ pub(super) struct Pools {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Pools {
@@ -37,23 +35,16 @@ impl Pools {
         Self {
             ordinal,
             context,
-            pinned: Arc::new(PinnedPool {
-                context: Context(context),
-                state: Mutex::default(),
-            }),
+            pinned: Arc::new(PinnedPool { context: Context(context), state: Mutex::default() }),
             lanes: Mutex::default(),
         }
     }
 
     /// Pinned memory of at least this length. The context must be current.
     pub(super) fn pinned(&self, len: usize) -> Result<PinnedBuffer, Error> {
-        self.pinned.take(len).during(|| {
-            format!(
-                "allocating {} of pinned memory for cuda:{}",
-                readable(len),
-                self.ordinal
-            )
-        })
+        self.pinned
+            .take(len)
+            .during(|| format!("allocating {} of pinned memory for cuda:{}", readable(len), self.ordinal))
     }
 
     /// Whether the bytes lie in pinned memory of this device.
@@ -63,13 +54,7 @@ impl Pools {
 
     /// A lane whose device memory has at least this length. The context must be current.
     pub(super) fn lane(&self, device_bytes: usize) -> Result<LaneGuard<'_>, Error> {
-        let doing = || {
-            format!(
-                "allocating {} on cuda:{}",
-                readable(device_bytes),
-                self.ordinal
-            )
-        };
+        let doing = || format!("allocating {} on cuda:{}", readable(device_bytes), self.ordinal);
         let idle = {
             let mut lanes = lock(&self.lanes);
             let fitting = lanes
@@ -92,10 +77,7 @@ impl Pools {
             self.pinned.trim(0);
             lane.memory.grow(device_bytes).during(doing)?;
         }
-        Ok(LaneGuard {
-            pools: self,
-            lane: Some(lane),
-        })
+        Ok(LaneGuard { pools: self, lane: Some(lane) })
     }
 }
 
@@ -146,17 +128,10 @@ unsafe impl Sync for Region {}
 
 impl PinnedPool {
     fn take(self: &Arc<Self>, len: usize) -> Result<PinnedBuffer, cudarc::driver::DriverError> {
-        let rounded = len
-            .max(1)
-            .checked_next_multiple_of(4096)
-            .unwrap_or(usize::MAX);
+        let rounded = len.max(1).checked_next_multiple_of(4096).unwrap_or(usize::MAX);
         let mut state = lock(&self.state);
         // Somewhat larger will do; much larger is kept for those who need it.
-        let fitting = state
-            .idle
-            .range(rounded..=rounded.saturating_mul(2))
-            .next()
-            .map(|(&size, _)| size);
+        let fitting = state.idle.range(rounded..=rounded.saturating_mul(2)).next().map(|(&size, _)| size);
         let region = match fitting.and_then(|size| state.pop(size)) {
             Some(region) => region,
             None => {
@@ -169,14 +144,8 @@ impl PinnedPool {
                 region
             }
         };
-        state
-            .used
-            .insert(region.start.as_ptr() as usize, region.len);
-        Ok(PinnedBuffer {
-            region,
-            len,
-            pool: Arc::clone(self),
-        })
+        state.used.insert(region.start.as_ptr() as usize, region.len);
+        Ok(PinnedBuffer { region, len, pool: Arc::clone(self) })
     }
 
     fn give_back(&self, region: Region) {
@@ -192,13 +161,7 @@ impl PinnedPool {
     fn trim(&self, most: usize) {
         let mut state = lock(&self.state);
         while state.idle_bytes > most {
-            let Some(region) = state
-                .idle
-                .keys()
-                .next_back()
-                .copied()
-                .and_then(|size| state.pop(size))
-            else {
+            let Some(region) = state.idle.keys().next_back().copied().and_then(|size| state.pop(size)) else {
                 break;
             };
             self.context.make_current();
@@ -249,9 +212,7 @@ pub struct PinnedBuffer {
 
 impl std::fmt::Debug for PinnedBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PinnedBuffer")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+        f.debug_struct("PinnedBuffer").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -334,9 +295,7 @@ impl Lane {
     /// Records the lane's event of this number.
     pub(super) fn record(&mut self, number: usize) -> Result<(), cudarc::driver::DriverError> {
         while self.events.len() <= number {
-            self.events.push(result::event::create(
-                CUevent_flags::CU_EVENT_DISABLE_TIMING,
-            )?);
+            self.events.push(result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
         }
         // SAFETY: the event and the stream are alive.
         unsafe { result::event::record(self.events[number], self.stream) }

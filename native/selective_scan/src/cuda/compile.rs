@@ -48,14 +48,8 @@ impl Program {
 
 const HEADERS: [(&CStr, &str); 4] = [
     (c"number.cuh", include_str!("../../kernels/number.cuh")),
-    (
-        c"discretize.cuh",
-        include_str!("../../kernels/discretize.cuh"),
-    ),
-    (
-        c"arguments.cuh",
-        include_str!("../../kernels/arguments.cuh"),
-    ),
+    (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
+    (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
     (c"tiles.cuh", include_str!("../../kernels/tiles.cuh")),
 ];
 
@@ -185,10 +179,7 @@ impl Compiler {
         // SAFETY: there is room for as many as NVRTC announced.
         unsafe { check(nvrtc::nvrtcGetSupportedArchs(architectures.as_mut_ptr())) }
             .map_err(|reason| failed("asking NVRTC for its architectures", reason))?;
-        Ok(Self {
-            version: (major, minor),
-            architectures,
-        })
+        Ok(Self { version: (major, minor), architectures })
     }
 
     /// The best target for a device of this compute capability.
@@ -231,11 +222,7 @@ impl Compiler {
             hash.update(part);
         }
         hash.update(format!("{:?} {options:?}", self.version));
-        let name: String = hash
-            .finalize()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let name: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         Some(cache_directory()?.join(name))
     }
 }
@@ -282,11 +269,9 @@ fn check(result: nvrtcResult) -> Result<(), String> {
     match result {
         nvrtcResult::NVRTC_SUCCESS => Ok(()),
         // SAFETY: NVRTC answers with a static string for every result.
-        _ => Err(
-            unsafe { CStr::from_ptr(nvrtc::nvrtcGetErrorString(result)) }
-                .to_string_lossy()
-                .into_owned(),
-        ),
+        _ => {
+            Err(unsafe { CStr::from_ptr(nvrtc::nvrtcGetErrorString(result)) }.to_string_lossy().into_owned())
+        }
     }
 }
 
@@ -328,17 +313,10 @@ impl Source {
 fn compile(program: Program, options: &[String], target: Target) -> Result<Vec<u8>, Error> {
     let (name, source) = program.source();
     let doing = format!("compiling {} by NVRTC", name.to_string_lossy());
-    let terminated =
-        |text: &str| CString::new(text).map_err(|error| failed(&doing, error.to_string()));
+    let terminated = |text: &str| CString::new(text).map_err(|error| failed(&doing, error.to_string()));
     let source = terminated(source)?;
-    let headers = HEADERS
-        .iter()
-        .map(|(_, text)| terminated(text))
-        .collect::<Result<Vec<_>, _>>()?;
-    let options = options
-        .iter()
-        .map(|option| terminated(option))
-        .collect::<Result<Vec<_>, _>>()?;
+    let headers = HEADERS.iter().map(|(_, text)| terminated(text)).collect::<Result<Vec<_>, _>>()?;
+    let options = options.iter().map(|option| terminated(option)).collect::<Result<Vec<_>, _>>()?;
     let header_texts: Vec<_> = headers.iter().map(|text| text.as_ptr()).collect();
     let header_names: Vec<_> = HEADERS.iter().map(|(name, _)| name.as_ptr()).collect();
     let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
@@ -358,17 +336,10 @@ fn compile(program: Program, options: &[String], target: Target) -> Result<Vec<u
     .map_err(|reason| failed(&doing, reason))?;
     let handle = Source(handle);
     // SAFETY: the program is alive, the options are terminated strings.
-    let compiled = unsafe {
-        check(nvrtc::nvrtcCompileProgram(
-            handle.0,
-            options.len() as c_int,
-            options.as_ptr(),
-        ))
-    };
+    let compiled =
+        unsafe { check(nvrtc::nvrtcCompileProgram(handle.0, options.len() as c_int, options.as_ptr())) };
     if let Err(reason) = compiled {
-        let log = handle
-            .get(nvrtc::nvrtcGetProgramLogSize, nvrtc::nvrtcGetProgramLog)
-            .unwrap_or_default();
+        let log = handle.get(nvrtc::nvrtcGetProgramLogSize, nvrtc::nvrtcGetProgramLog).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let log = log.trim_end_matches(['\0', '\n']);
         return Err(failed(&doing, format!("{reason}\n{log}")));

@@ -52,9 +52,7 @@ unsafe impl Sync for Device {}
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Device")
-            .field("info", &self.info)
-            .finish_non_exhaustive()
+        f.debug_struct("Device").field("info", &self.info).finish_non_exhaustive()
     }
 }
 
@@ -68,20 +66,16 @@ impl fmt::Display for Device {
 pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
     guarded(|| {
         initialize()?;
-        let count = result::device::get_count()
-            .map_err(|error| unavailable(words(error), "check nvidia-smi"))?;
-        (0..count as usize)
-            .map(|ordinal| describe(ordinal).map(|(info, _)| info))
-            .collect()
+        let count =
+            result::device::get_count().map_err(|error| unavailable(words(error), "check nvidia-smi"))?;
+        (0..count as usize).map(|ordinal| describe(ordinal).map(|(info, _)| info)).collect()
     })
 }
 
 /// The device of this number. Its context is made at the first call and kept.
 pub fn device(ordinal: usize) -> Result<&'static Device, Error> {
     static DEVICES: Mutex<Vec<Option<&'static Device>>> = Mutex::new(Vec::new());
-    let mut held = DEVICES
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut held = DEVICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(Some(device)) = held.get(ordinal) {
         return Ok(device);
     }
@@ -119,11 +113,8 @@ fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
         compute_capability: (major, minor),
         multiprocessors,
     };
-    let properties = Properties {
-        architecture: 10 * major + minor,
-        multiprocessors,
-        shared_per_block: shared,
-    };
+    let properties =
+        Properties { architecture: 10 * major + minor, multiprocessors, shared_per_block: shared };
     Ok((info, properties))
 }
 
@@ -131,12 +122,8 @@ impl Device {
     fn open(ordinal: usize) -> Result<Self, Error> {
         initialize()?;
         let (info, properties) = describe(ordinal)?;
-        let refused = |error| {
-            unavailable(
-                words(error),
-                "check that the device is free, or use the cpu backend",
-            )
-        };
+        let refused =
+            |error| unavailable(words(error), "check that the device is free, or use the cpu backend");
         let device = result::device::get(ordinal as i32).map_err(refused)?;
         // SAFETY: the device is one that the driver just handed out; the context is kept for the process's life.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(refused)?;
@@ -164,8 +151,7 @@ impl Device {
     /// Makes the device's context current in this thread.
     pub(super) fn make_current(&self) -> Result<(), Error> {
         // SAFETY: the context is never released.
-        unsafe { result::ctx::set_current(self.context) }
-            .during(|| format!("making {self} current"))
+        unsafe { result::ctx::set_current(self.context) }.during(|| format!("making {self} current"))
     }
 
     /// A kernel whose blocks and shared memory its configuration gives.
@@ -185,10 +171,7 @@ impl Device {
         threads: u32,
     ) -> Result<Kernel, Error> {
         let key = (configuration, name);
-        let known = self
-            .kernels
-            .read()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let known = self.kernels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(&kernel) = known.get(&key) {
             return Ok(kernel);
         }
@@ -202,30 +185,18 @@ impl Device {
         if shared_bytes > 48 << 10 {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function belongs to a loaded module.
-            unsafe {
-                result::function::set_function_attribute(function, attribute, shared_bytes as i32)
-            }
-            .during(doing)?;
+            unsafe { result::function::set_function_attribute(function, attribute, shared_bytes as i32) }
+                .during(doing)?;
         }
-        let kernel = Kernel {
-            function,
-            threads,
-            shared_bytes,
-        };
-        let mut known = self
-            .kernels
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let kernel = Kernel { function, threads, shared_bytes };
+        let mut known = self.kernels.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.insert(key, kernel);
         Ok(kernel)
     }
 
     /// A loaded module. Threads that ask for the same wait for the first; others compile beside it.
     fn module(&self, configuration: &Configuration) -> Result<CUmodule, Error> {
-        let mut modules = self
-            .modules
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let cell = modules.entry(*configuration).or_default().clone();
         drop(modules);
         if let Some(&module) = cell.get() {
@@ -251,9 +222,7 @@ impl Device {
         }
         // A driver older than NVRTC may refuse its machine code and still translate its PTX.
         let portable = compiler.ptx(self.properties.architecture);
-        load_image(&compiler.image(configuration, portable)?)
-            .or(machine)
-            .during(doing)
+        load_image(&compiler.image(configuration, portable)?).or(machine).during(doing)
     }
 }
 

@@ -9,11 +9,7 @@ use crate::Error;
 
 /// The backend cannot run here.
 pub(super) fn unavailable(reason: impl Into<String>, remedy: impl Into<String>) -> Error {
-    Error::Unavailable {
-        backend: "cuda",
-        reason: reason.into(),
-        remedy: remedy.into(),
-    }
+    Error::Unavailable { backend: "cuda", reason: reason.into(), remedy: remedy.into() }
 }
 
 /// Runs `f` where a library may lack what it calls: the bindings panic then, and a panic must not leave here.
@@ -40,10 +36,7 @@ pub(super) fn initialize() -> Result<(), Error> {
         ));
     }
     cudarc::driver::result::init().map_err(|error| {
-        unavailable(
-            words(error),
-            "check that nvidia-smi lists a GPU, or use the cpu backend",
-        )
+        unavailable(words(error), "check that nvidia-smi lists a GPU, or use the cpu backend")
     })
 }
 
@@ -73,9 +66,7 @@ fn remedy(error: DriverError) -> &'static str {
         | CUDA_ERROR_MISALIGNED_ADDRESS => {
             "the driver gives this context up: restart the operating system process"
         }
-        CUDA_ERROR_NO_BINARY_FOR_GPU
-        | CUDA_ERROR_INVALID_PTX
-        | CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+        CUDA_ERROR_NO_BINARY_FOR_GPU | CUDA_ERROR_INVALID_PTX | CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
             "update the NVIDIA driver, or install an NVRTC that is no newer than it"
         }
         _ => "try again, or use the cpu backend",

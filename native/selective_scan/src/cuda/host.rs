@@ -93,8 +93,9 @@ impl<'a> Call<'a> {
         let doing = || format!("copying inputs to {}", self.device);
         match input.staging {
             // SAFETY: the source is pinned and borrowed until the call ends, which waits for the stream.
-            None => unsafe { result::memcpy_htod_async(address, input.bytes, self.lane.stream) }
-                .during(doing)?,
+            None => {
+                unsafe { result::memcpy_htod_async(address, input.bytes, self.lane.stream) }.during(doing)?
+            }
             Some(at) => {
                 for (number, piece) in input.bytes.chunks(PIECE).enumerate() {
                     let offset = number * PIECE;
@@ -129,8 +130,7 @@ impl<'a> Call<'a> {
                         let staged = &mut self.staging[at + offset..][..piece.len()];
                         let from = address + offset as CUdeviceptr;
                         // SAFETY: the staging memory is read only after the event below.
-                        unsafe { result::memcpy_dtoh_async(staged, from, self.lane.stream) }
-                            .during(doing)?;
+                        unsafe { result::memcpy_dtoh_async(staged, from, self.lane.stream) }.during(doing)?;
                         self.lane.record(pieces.len()).during(doing)?;
                         pieces.push((at + offset, piece));
                     }
@@ -181,20 +181,14 @@ impl Device {
             let mut placement = self.placement();
             let inputs = inputs.map(|_, bytes| placement.place(bytes));
             let outputs = outputs.map(|_, bytes| placement.place(bytes));
-            let workspace = placement
-                .device
-                .deal(self.workspace_bytes(problem, Pass::Forward));
+            let workspace = placement.device.deal(self.workspace_bytes(problem, Pass::Forward));
             let mut call = Call::begin(self, &placement)?;
-            let targets = outputs
-                .as_ref()
-                .map(|_, output| call.address(output.device));
+            let targets = outputs.as_ref().map(|_, output| call.address(output.device));
             let sources = inputs.as_ref().try_map(|_, input| call.send(input))?;
             let workspace = call.address(workspace);
             // SAFETY: the addresses lie in the lane's memory, with the lengths checked above, and the lane is ours
             // until the call has waited for its stream.
-            unsafe {
-                self.enqueue_forward(call.lane.stream, problem, sources, targets, None, workspace)?
-            };
+            unsafe { self.enqueue_forward(call.lane.stream, problem, sources, targets, None, workspace)? };
             let Outputs { y, final_state } = outputs;
             call.finish([Some(y), final_state].into_iter().flatten().collect())
         })
@@ -222,54 +216,22 @@ impl Device {
             let inputs = inputs.map(|_, bytes| placement.place(bytes));
             let output_gradients = output_gradients.map(|_, bytes| placement.place(bytes));
             let gradients = gradients.map(|_, bytes| placement.place(bytes));
-            let workspace = placement
-                .device
-                .deal(self.workspace_bytes(problem, Pass::Backward));
+            let workspace = placement.device.deal(self.workspace_bytes(problem, Pass::Backward));
             let mut call = Call::begin(self, &placement)?;
-            let targets = gradients
-                .as_ref()
-                .map(|_, gradient| call.address(gradient.device));
+            let targets = gradients.as_ref().map(|_, gradient| call.address(gradient.device));
             let sources = inputs.as_ref().try_map(|_, input| call.send(input))?;
-            let given = output_gradients
-                .as_ref()
-                .try_map(|_, gradient| call.send(gradient))?;
+            let given = output_gradients.as_ref().try_map(|_, gradient| call.send(gradient))?;
             let workspace = call.address(workspace);
             let stream = call.lane.stream;
             // SAFETY: as in the forward pass.
-            unsafe {
-                self.enqueue_backward(stream, problem, sources, given, targets, None, workspace)?
-            };
-            let Gradients {
-                x,
-                dt,
-                a,
-                b,
-                c,
-                d,
-                z,
-                dt_bias,
-                initial_state,
-            } = gradients;
-            let outputs = [
-                Some(x),
-                Some(dt),
-                Some(a),
-                Some(b),
-                Some(c),
-                d,
-                z,
-                dt_bias,
-                initial_state,
-            ];
+            unsafe { self.enqueue_backward(stream, problem, sources, given, targets, None, workspace)? };
+            let Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state } = gradients;
+            let outputs = [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, initial_state];
             call.finish(outputs.into_iter().flatten().collect())
         })
     }
 
     fn placement(&self) -> Placement<'_> {
-        Placement {
-            owner: self,
-            device: Dealer(0),
-            staging: Dealer(0),
-        }
+        Placement { owner: self, device: Dealer(0), staging: Dealer(0) }
     }
 }

@@ -12,9 +12,7 @@ use super::compile::Configuration;
 use super::device::Device;
 use super::driver::During;
 use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Layout, Units};
-use crate::{
-    ElementType, Error, Gradients, Inputs, Method, OutputGradients, Outputs, Problem, Projection,
-};
+use crate::{ElementType, Error, Gradients, Inputs, Method, OutputGradients, Outputs, Problem, Projection};
 
 /// What is to be run, as far as memory and kernels depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,9 +110,7 @@ impl Arguments {
             Projection::PerFrame { groups } => groups as i64,
             Projection::Constant => 1,
         };
-        let [limit_min, limit_max] = problem
-            .dt_limit
-            .unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+        let [limit_min, limit_max] = problem.dt_limit.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
         Self {
             x: inputs.x,
             dt: inputs.dt,
@@ -207,10 +203,7 @@ fn packings(problem: &Problem, chunks: usize, at: &mut Workspace) -> [Packing; 2
         marks: at.take_if(wanted, problem.batch * problem.seq),
         chunk_resets: at.take_if(wanted, problem.batch * chunks),
     };
-    [
-        packing(problem.seq_idx),
-        packing(problem.seq_idx && problem.bidirectional),
-    ]
+    [packing(problem.seq_idx), packing(problem.seq_idx && problem.bidirectional)]
 }
 
 /// One walk over time: a direction and a range of states.
@@ -272,21 +265,10 @@ struct Launcher<'a> {
 
 impl Launcher<'_> {
     /// Launches as many blocks as asked for, folded into two axes where one is too short, times `jobs`.
-    fn launch(
-        &self,
-        what: &str,
-        kernel: Kernel,
-        blocks: usize,
-        arguments: &Arguments,
-    ) -> Result<(), Error> {
+    fn launch(&self, what: &str, kernel: Kernel, blocks: usize, arguments: &Arguments) -> Result<(), Error> {
         const LONGEST: usize = i32::MAX as usize;
         let x = blocks.min(LONGEST);
-        self.launch_grid(
-            what,
-            kernel,
-            (x as u32, blocks.div_ceil(x) as u32),
-            arguments,
-        )
+        self.launch_grid(what, kernel, (x as u32, blocks.div_ceil(x) as u32), arguments)
     }
 
     fn launch_grid(
@@ -329,10 +311,7 @@ impl Launcher<'_> {
         for walk in walks(problem, problem.state) {
             let mut arguments = *arguments;
             arguments.walk(problem, &walk, packings);
-            self.clear(
-                arguments.chunk_resets,
-                problem.batch * arguments.chunks as usize,
-            )?;
+            self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
             let tiles = problem.seq.div_ceil(kernel.threads as usize);
             self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
         }
@@ -388,12 +367,7 @@ impl Shared {
         let Some(boundaries) = &self.boundaries else {
             return Ok(());
         };
-        launcher.launch(
-            "summary",
-            boundaries.summary,
-            walking_blocks(arguments),
-            arguments,
-        )?;
+        launcher.launch("summary", boundaries.summary, walking_blocks(arguments), arguments)?;
         let states = problem.batch * problem.dim * slots;
         let blocks = states.div_ceil(boundaries.prefix.threads as usize);
         launcher.launch("prefix", boundaries.prefix, blocks, arguments)
@@ -433,12 +407,8 @@ impl ForwardKernels {
         plan: &ForwardPlan,
         alignment: Alignment,
     ) -> Result<Self, Error> {
-        let configurations = Configurations {
-            problem,
-            layout: plan.layout,
-            unit: plan.units.unit,
-            alignment,
-        };
+        let configurations =
+            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
         Ok(Self {
             shared: Shared::find(device, &configurations, plan.chunks, (true, false))?,
             forward: device.walking_kernel(configurations.forward(), c"scan_forward")?,
@@ -464,10 +434,7 @@ fn lay_out_forward(
     let several = walks(problem, slots).len() > 1;
     arguments.y_sum = match sizes.exact {
         true => arguments.y,
-        false => at.take_if(
-            several,
-            problem.batch * problem.seq * problem.dim * sizes.real,
-        ),
+        false => at.take_if(several, problem.batch * problem.seq * problem.dim * sizes.real),
     };
     packings(problem, plan.chunks, at)
 }
@@ -479,12 +446,7 @@ impl Device {
         let mut arguments = Arguments::default();
         match pass {
             Pass::Forward => {
-                lay_out_forward(
-                    problem,
-                    &self.properties().forward(problem),
-                    &mut at,
-                    &mut arguments,
-                );
+                lay_out_forward(problem, &self.properties().forward(problem), &mut at, &mut arguments);
             }
             _ => {
                 let plan = self.properties().backward(problem);
@@ -537,10 +499,7 @@ impl Device {
         workspace: CUdeviceptr,
     ) -> Result<(), Error> {
         self.make_current()?;
-        let launcher = Launcher {
-            device: self,
-            stream,
-        };
+        let launcher = Launcher { device: self, stream };
         let plan = self.properties().forward(problem);
         let kernels = ForwardKernels::find(self, problem, &plan, alignment(&inputs, &[outputs.y]))?;
         let sizes = Sizes::of(problem);
@@ -551,12 +510,7 @@ impl Device {
         arguments.final_state = outputs.final_state.unwrap_or(0);
         arguments.checkpoint_interval = plan.checkpoint_interval as i64;
         arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
-        let packings = lay_out_forward(
-            problem,
-            &plan,
-            &mut Workspace::new(workspace),
-            &mut arguments,
-        );
+        let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
         if let Some(marks) = kernels.shared.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
@@ -564,20 +518,11 @@ impl Device {
         let slots = plan.layout.slots();
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);
-            let kept =
-                problem.batch * arguments.checkpoint_count as usize * problem.dim * problem.state;
-            arguments.checkpoints = checkpoints.map_or(0, |base| {
-                base + (walk.direction * kept * sizes.state) as CUdeviceptr
-            });
-            kernels
-                .shared
-                .find_boundaries(&launcher, problem, slots, &arguments)?;
-            launcher.launch(
-                "forward",
-                kernels.forward,
-                walking_blocks(&arguments),
-                &arguments,
-            )?;
+            let kept = problem.batch * arguments.checkpoint_count as usize * problem.dim * problem.state;
+            arguments.checkpoints =
+                checkpoints.map_or(0, |base| base + (walk.direction * kept * sizes.state) as CUdeviceptr);
+            kernels.shared.find_boundaries(&launcher, problem, slots, &arguments)?;
+            launcher.launch("forward", kernels.forward, walking_blocks(&arguments), &arguments)?;
         }
         Ok(())
     }
@@ -601,12 +546,8 @@ impl BackwardKernels {
         pass: Pass,
         alignment: Alignment,
     ) -> Result<Self, Error> {
-        let configurations = Configurations {
-            problem,
-            layout: plan.layout,
-            unit: plan.units.unit,
-            alignment,
-        };
+        let configurations =
+            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
         let with_states = pass != Pass::BackwardFromCheckpoints;
         let reduce = configurations.reduce();
         Ok(Self {
@@ -707,10 +648,7 @@ impl Device {
     /// # Safety
     ///
     /// As for [`Device::enqueue_forward`]; each gradient has the size of the input of its name.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "each is a tensor set of the operation"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "each is a tensor set of the operation")]
     pub unsafe fn enqueue_backward(
         &self,
         stream: CUstream,
@@ -722,23 +660,14 @@ impl Device {
         workspace: CUdeviceptr,
     ) -> Result<(), Error> {
         self.make_current()?;
-        let launcher = Launcher {
-            device: self,
-            stream,
-        };
+        let launcher = Launcher { device: self, stream };
         let pass = match checkpoints {
             Some(_) => Pass::BackwardFromCheckpoints,
             None => Pass::Backward,
         };
         let plan = self.properties().backward(problem);
-        let sequences = [
-            output_gradients.dy,
-            gradients.x,
-            gradients.dt,
-            gradients.z.unwrap_or(0),
-        ];
-        let kernels =
-            BackwardKernels::find(self, problem, &plan, pass, alignment(&inputs, &sequences))?;
+        let sequences = [output_gradients.dy, gradients.x, gradients.dt, gradients.z.unwrap_or(0)];
+        let kernels = BackwardKernels::find(self, problem, &plan, pass, alignment(&inputs, &sequences))?;
         let sizes = Sizes::of(problem);
         let slots = plan.layout.slots();
 
@@ -758,13 +687,7 @@ impl Device {
         arguments.dz = gradients.z.unwrap_or(0);
         arguments.ddt_bias = gradients.dt_bias.unwrap_or(0);
         arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
-        let packings = lay_out_backward(
-            problem,
-            &plan,
-            pass,
-            &mut Workspace::new(workspace),
-            &mut arguments,
-        );
+        let packings = lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
 
         if let Some(marks) = kernels.shared.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
@@ -775,30 +698,21 @@ impl Device {
             arguments.walk(problem, &walk, &packings);
             if let Some(base) = checkpoints {
                 let kept = problem.batch * plan.chunks * problem.dim * problem.state;
-                arguments.boundary_states =
-                    base + (walk.direction * kept * sizes.state) as CUdeviceptr;
+                arguments.boundary_states = base + (walk.direction * kept * sizes.state) as CUdeviceptr;
                 arguments.boundary_width = problem.state as i64;
                 arguments.boundary_first = walk.first_state as i64;
             }
-            kernels
-                .shared
-                .find_boundaries(&launcher, problem, slots, &arguments)?;
+            kernels.shared.find_boundaries(&launcher, problem, slots, &arguments)?;
             launcher.launch("backward", kernels.backward, blocks, &arguments)?;
             let columns = (problem.dim * slots * problem.components()).div_ceil(32);
-            launcher.launch_grid(
-                "reduction",
-                kernels.reduce_parameters,
-                (columns as u32, 5),
-                &arguments,
-            )?;
+            launcher.launch_grid("reduction", kernels.reduce_parameters, (columns as u32, 5), &arguments)?;
 
             let last_direction = walk.direction + 1 == sizes.directions;
             let reduced = |parts: CUdeviceptr, projection| match groups(projection) {
                 Some(groups) if parts != 0 => groups,
                 _ => 0,
             };
-            let rows =
-                reduced(arguments.db_parts, problem.b) + reduced(arguments.dc_parts, problem.c);
+            let rows = reduced(arguments.db_parts, problem.b) + reduced(arguments.dc_parts, problem.c);
             if last_direction && rows > 0 {
                 let elements = problem.batch * problem.seq * rows * slots * problem.components();
                 launcher.launch(
@@ -811,30 +725,17 @@ impl Device {
         }
         if !sizes.exact && (arguments.db_constant != 0 || arguments.dc_constant != 0) {
             let elements = problem.dim * problem.state * problem.components();
-            launcher.launch(
-                "rounding",
-                kernels.round_constants,
-                elements.div_ceil(256),
-                &arguments,
-            )?;
+            launcher.launch("rounding", kernels.round_constants, elements.div_ceil(256), &arguments)?;
         }
         Ok(())
     }
 }
 
 /// The configurations of all kernels that a problem can ask for, to compile them without a device.
-pub fn configurations(
-    properties: &super::policy::Properties,
-    problem: &Problem,
-) -> Vec<Configuration> {
+pub fn configurations(properties: &super::policy::Properties, problem: &Problem) -> Vec<Configuration> {
     let forward = properties.forward(problem);
     let backward = properties.backward(problem);
-    let of = |layout, unit| Configurations {
-        problem,
-        layout,
-        unit,
-        alignment: Alignment::ALLOCATED,
-    };
+    let of = |layout, unit| Configurations { problem, layout, unit, alignment: Alignment::ALLOCATED };
     let forwards = of(forward.layout, forward.units.unit);
     let backwards = of(backward.layout, backward.units.unit);
     let tiles = backward.chunk.div_ceil(backward.layout.tile);

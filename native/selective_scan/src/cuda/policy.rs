@@ -27,11 +27,7 @@ pub struct Alignment {
 
 impl Alignment {
     /// As memory comes from an allocator of the driver.
-    pub const ALLOCATED: Self = Self {
-        sequences: 16,
-        b: 16,
-        c: 16,
-    };
+    pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16 };
 }
 
 /// Warps a multiprocessor should have before more lanes or chunks stop helping: enough to keep the unit for
@@ -118,11 +114,7 @@ struct Sizes {
 impl Sizes {
     fn of(problem: &Problem) -> Self {
         let real = problem.element.state_type().size();
-        Self {
-            element: problem.element.size(),
-            real,
-            words: problem.components() * real / 4,
-        }
+        Self { element: problem.element.size(), real, words: problem.components() * real / 4 }
     }
 }
 
@@ -138,10 +130,7 @@ fn channels_per_group(problem: &Problem, projection: Projection) -> usize {
 }
 
 fn unit(problem: &Problem) -> usize {
-    gcd(
-        channels_per_group(problem, problem.b),
-        channels_per_group(problem, problem.c),
-    )
+    gcd(channels_per_group(problem, problem.b), channels_per_group(problem, problem.c))
 }
 
 fn is_constant(projection: Projection) -> bool {
@@ -187,10 +176,7 @@ impl Layout {
         let width = self.slots() * problem.components();
         let projection = |constant| match constant {
             true => 0,
-            false => {
-                array_bytes(self.tile, width, sizes.element)
-                    + array_bytes(self.tile, width, sizes.real)
-            }
+            false => array_bytes(self.tile, width, sizes.element) + array_bytes(self.tile, width, sizes.real),
         };
         let both = sequence(sizes.element) + sequence(sizes.real);
         let slope = problem.dt_softplus || problem.dt_limit.is_some();
@@ -217,28 +203,10 @@ struct Uses {
 }
 
 impl Uses {
-    const FORWARD: Self = Self {
-        states: true,
-        outputs: true,
-        dy: false,
-        gate: true,
-        slope: false,
-    };
-    const BACKWARD: Self = Self {
-        states: true,
-        outputs: true,
-        dy: true,
-        gate: true,
-        slope: true,
-    };
+    const FORWARD: Self = Self { states: true, outputs: true, dy: false, gate: true, slope: false };
+    const BACKWARD: Self = Self { states: true, outputs: true, dy: true, gate: true, slope: true };
     const fn summary(states: bool, adjoints: bool) -> Self {
-        Self {
-            states,
-            outputs: adjoints,
-            dy: adjoints,
-            gate: false,
-            slope: false,
-        }
+        Self { states, outputs: adjoints, dy: adjoints, gate: false, slope: false }
     }
 }
 
@@ -279,8 +247,7 @@ impl Properties {
         let limit = if cut { 4 } else { most_lanes };
         while channels * lanes / 32 < wanted
             && lanes * 2 <= limit
-            && lanes * 2 * states_for(count, lanes * 2, words)
-                <= lanes * states_for(count, lanes, words)
+            && lanes * 2 * states_for(count, lanes * 2, words) <= lanes * states_for(count, lanes, words)
             && states_for(count, lanes, words) * words > 2
         {
             lanes *= 2;
@@ -295,8 +262,7 @@ impl Properties {
         if channels * lanes / 32 >= 20 * self.multiprocessors && unit.is_multiple_of(64) {
             layout.channels = 64;
         }
-        let rows_of_blocks =
-            |channels: usize| problem.batch * problem.dim / unit * unit.div_ceil(channels);
+        let rows_of_blocks = |channels: usize| problem.batch * problem.dim / unit * unit.div_ceil(channels);
         while rows_of_blocks(layout.channels) < 2 * self.multiprocessors
             && !cut
             && layout.channels > 8
@@ -304,27 +270,21 @@ impl Properties {
         {
             layout.channels /= 2;
         }
-        while forward_bytes(problem, &layout) > self.shared_per_block.min(48 << 10)
-            && layout.tile > 1
-        {
+        while forward_bytes(problem, &layout) > self.shared_per_block.min(48 << 10) && layout.tile > 1 {
             layout.tile /= 2;
         }
 
         let warps = channels * lanes / 32;
         let mut chunk = problem.seq;
         if cut && warps < wanted {
-            let chunks =
-                (WARPS_WITH_CHUNKS * self.multiprocessors / warps.max(1)).min(problem.seq / 64);
+            let chunks = (WARPS_WITH_CHUNKS * self.multiprocessors / warps.max(1)).min(problem.seq / 64);
             if chunks > 1 {
                 chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
             }
         }
         ForwardPlan {
             layout,
-            units: Units {
-                unit,
-                blocks: unit.div_ceil(layout.channels),
-            },
+            units: Units { unit, blocks: unit.div_ceil(layout.channels) },
             chunk,
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: self.backward(problem).chunk,
@@ -345,10 +305,7 @@ impl Properties {
         let mut layout = Layout {
             lanes,
             states,
-            channels: (128 / lanes)
-                .min(64)
-                .min(unit.next_power_of_two())
-                .max(32 / lanes),
+            channels: (128 / lanes).min(64).min(unit.next_power_of_two()).max(32 / lanes),
             tile: 16,
         };
 
@@ -362,11 +319,7 @@ impl Properties {
             _ => sizes.real,
         };
         let at_boundary = (2 * boundary + decay) as f64;
-        let shortest = if bounded {
-            at_boundary / (0.047 * inputs)
-        } else {
-            96.0
-        };
+        let shortest = if bounded { at_boundary / (0.047 * inputs) } else { 96.0 };
         let mut chunk = (shortest.ceil() as usize).next_multiple_of(layout.tile);
         if problem.seq <= chunk * 3 / 2 {
             chunk = problem.seq.next_multiple_of(layout.tile);
@@ -413,10 +366,7 @@ fn vector(size: usize, alignment: usize, divides: &[usize]) -> usize {
         (count * size <= 16 && alignment.is_multiple_of(count * size))
             && divides.iter().all(|width| width.is_multiple_of(count))
     };
-    [8, 4, 2]
-        .into_iter()
-        .find(|&count| fits(count))
-        .unwrap_or(1)
+    [8, 4, 2].into_iter().find(|&count| fits(count)).unwrap_or(1)
 }
 
 /// What the kernels of a plan are compiled for; what a kernel does not depend on is left at one value, so that
@@ -524,11 +474,7 @@ impl Configurations<'_> {
             states: self.layout.states,
             channels: self.layout.channels,
             tile: self.layout.tile,
-            vector: vector(
-                size,
-                self.alignment.sequences,
-                &[self.layout.channels, self.unit],
-            ),
+            vector: vector(size, self.alignment.sequences, &[self.layout.channels, self.unit]),
             vector_b: projection(is_constant(p.b), self.alignment.b),
             vector_c: projection(is_constant(p.c), self.alignment.c),
             unroll: unroll(p, self.layout.states),

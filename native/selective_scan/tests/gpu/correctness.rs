@@ -44,7 +44,10 @@ fn compare(case: &Case, got: Named<'_>, expected: Named<'_>, tolerance: f64) -> 
         // A single element may be all there is of a tensor: a rounding of it is its whole distance.
         let allowed = if got.len() < 32 { 4.0 * allowed } else { allowed };
         if distance > allowed {
-            return Err(format!("{}: {name} is {distance:e} away, allowed {allowed:e}: {:?}", case.name, case.problem));
+            return Err(format!(
+                "{}: {name} is {distance:e} away, allowed {allowed:e}: {:?}",
+                case.name, case.problem
+            ));
         }
     }
     Ok(())
@@ -107,13 +110,13 @@ pub fn golden_backward(_: bool) {
     });
 }
 
-fn run_random(count: u32, strategy: impl Strategy<Value = Case>, check: impl Fn(&Case) -> Result<(), String>) {
-    let config = Config {
-        cases: count,
-        failure_persistence: None,
-        max_shrink_iters: 60,
-        ..Config::default()
-    };
+fn run_random(
+    count: u32,
+    strategy: impl Strategy<Value = Case>,
+    check: impl Fn(&Case) -> Result<(), String>,
+) {
+    let config =
+        Config { cases: count, failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
     let checked = |case: Case| check(&case).map_err(TestCaseError::fail);
     if let Err(error) = TestRunner::new(config).run(&strategy, checked) {
         panic!("{error}");
@@ -200,11 +203,17 @@ pub fn cut_in_two(quick: bool) {
         let whole = case.forward(forward);
         let (first, mut second) = (part(case, 0..at), part(case, at..p.seq));
         let before = first.forward(forward);
-        second.inputs.initial_state = before.final_state.as_ref().map(|state| naive::encode(ElementType::F64, state));
+        second.inputs.initial_state =
+            before.final_state.as_ref().map(|state| naive::encode(ElementType::F64, state));
         let after = second.forward(forward);
         let row = |seq| seq * p.dim;
-        let joined: Vec<f64> = before.y.chunks(row(at)).zip(after.y.chunks(row(p.seq - at)))
-            .flat_map(|(before, after)| before.iter().chain(after)).copied().collect();
+        let joined: Vec<f64> = before
+            .y
+            .chunks(row(at))
+            .zip(after.y.chunks(row(p.seq - at)))
+            .flat_map(|(before, after)| before.iter().chain(after))
+            .copied()
+            .collect();
         close(case, "y", &joined, &whole.y)?;
         close(case, "final_state", after.final_state.as_ref().unwrap(), whole.final_state.as_ref().unwrap())?;
 
@@ -216,7 +225,12 @@ pub fn cut_in_two(quick: bool) {
         let earlier = earlier.backward(backward);
         let sum: Vec<f64> = earlier.a.iter().zip(&later.a).map(|(a, b)| a + b).collect();
         close(case, "da", &sum, &gradients.a)?;
-        close(case, "dinitial_state", earlier.initial_state.as_ref().unwrap(), gradients.initial_state.as_ref().unwrap())
+        close(
+            case,
+            "dinitial_state",
+            earlier.initial_state.as_ref().unwrap(),
+            gradients.initial_state.as_ref().unwrap(),
+        )
     });
 }
 
@@ -269,7 +283,8 @@ pub fn packed(quick: bool) {
             part.problem.seq_idx = false;
             part
         };
-        let parts: Vec<_> = [0..at, at + 1..p.seq].into_iter().filter(|range| !range.is_empty()).map(apart).collect();
+        let parts: Vec<_> =
+            [0..at, at + 1..p.seq].into_iter().filter(|range| !range.is_empty()).map(apart).collect();
         let join = |of: &dyn Fn(&Case) -> Vec<f64>| {
             let mut joined = parts.iter().map(of).collect::<Vec<_>>();
             let padding = vec![0.0; p.dim];
@@ -285,29 +300,41 @@ pub fn packed(quick: bool) {
 
 /// Scanning in reverse equals flipping time, scanning, and flipping back.
 pub fn reverse(quick: bool) {
-    exact_cases(30, quick, |p| p.reverse = true, |case| {
-        let p = &case.problem;
-        let flip = |bytes: &[u8]| {
-            let frame = bytes.len() / (p.batch * p.seq);
-            let row = |row: &[u8]| row.chunks(frame).rev().flatten().copied().collect::<Vec<u8>>();
-            bytes.chunks(frame * p.seq).flat_map(row).collect::<Vec<u8>>()
-        };
-        let flip_varying = |name: &str, bytes: &[u8]| match varies(p, name) {
-            true => flip(bytes),
-            false => bytes.to_vec(),
-        };
-        let flipped = Case {
-            name: format!("{} flipped", case.name),
-            inputs: Inputs::map(case.inputs(), flip_varying),
-            gradients: OutputGradients::map(case.gradients(), flip_varying),
-            problem: Problem { reverse: false, ..p.clone() },
-        };
-        let back = |values: &[f64]| naive::decode(ElementType::F64, &flip(&naive::encode(ElementType::F64, values)));
-        let (got, expected) = (case.forward(forward), flipped.forward(forward));
-        close(case, "y", &got.y, &back(&expected.y))?;
-        close(case, "final_state", got.final_state.as_ref().unwrap(), expected.final_state.as_ref().unwrap())?;
-        let (got, expected) = (case.backward(backward), flipped.backward(backward));
-        close(case, "dx", &got.x, &back(&expected.x))?;
-        close(case, "da", &got.a, &expected.a)
-    });
+    exact_cases(
+        30,
+        quick,
+        |p| p.reverse = true,
+        |case| {
+            let p = &case.problem;
+            let flip = |bytes: &[u8]| {
+                let frame = bytes.len() / (p.batch * p.seq);
+                let row = |row: &[u8]| row.chunks(frame).rev().flatten().copied().collect::<Vec<u8>>();
+                bytes.chunks(frame * p.seq).flat_map(row).collect::<Vec<u8>>()
+            };
+            let flip_varying = |name: &str, bytes: &[u8]| match varies(p, name) {
+                true => flip(bytes),
+                false => bytes.to_vec(),
+            };
+            let flipped = Case {
+                name: format!("{} flipped", case.name),
+                inputs: Inputs::map(case.inputs(), flip_varying),
+                gradients: OutputGradients::map(case.gradients(), flip_varying),
+                problem: Problem { reverse: false, ..p.clone() },
+            };
+            let back = |values: &[f64]| {
+                naive::decode(ElementType::F64, &flip(&naive::encode(ElementType::F64, values)))
+            };
+            let (got, expected) = (case.forward(forward), flipped.forward(forward));
+            close(case, "y", &got.y, &back(&expected.y))?;
+            close(
+                case,
+                "final_state",
+                got.final_state.as_ref().unwrap(),
+                expected.final_state.as_ref().unwrap(),
+            )?;
+            let (got, expected) = (case.backward(backward), flipped.backward(backward));
+            close(case, "dx", &got.x, &back(&expected.x))?;
+            close(case, "da", &got.a, &expected.a)
+        },
+    );
 }

@@ -69,10 +69,7 @@ impl OnDevice {
         Self {
             inputs: case.inputs().map(|_, bytes| Memory::of(bytes)),
             output_gradients: case.gradients().map(|_, bytes| Memory::of(bytes)),
-            outputs: Outputs {
-                y: bytes("y"),
-                final_state: Some(bytes("final_state")),
-            },
+            outputs: Outputs { y: bytes("y"), final_state: Some(bytes("final_state")) },
             gradients: Gradients {
                 x: bytes("x"),
                 dt: bytes("dt"),

@@ -21,7 +21,9 @@ fn all_bits(case: &Case) -> Vec<Vec<u64>> {
 pub fn same_bits(_: bool) {
     let bf16 = Problem { element: ElementType::Bf16, ..block(8, 700, 200, 16) };
     let constant = Problem { b: Projection::Constant, bidirectional: true, ..block(5, 300, 96, 33) };
-    for (seed, problem) in [block(32, 60, 512, 16), block(4, 2048, 256, 16), bf16, constant].into_iter().enumerate() {
+    for (seed, problem) in
+        [block(32, 60, 512, 16), block(4, 2048, 256, 16), bf16, constant].into_iter().enumerate()
+    {
         let case = random::case(problem, seed as u64);
         let first = all_bits(&case);
         for _ in 0..3 {
@@ -127,9 +129,11 @@ pub fn memory(_: bool) {
         Problem { b: Projection::PerFrame { groups: 8 }, ..problem(2, 2048, 1024, 16) },
     ];
     for problem in problems {
-        let optional = [("d", problem.d), ("z", problem.z), ("dt_bias", problem.dt_bias), ("seq_idx", problem.seq_idx)];
+        let optional =
+            [("d", problem.d), ("z", problem.z), ("dt_bias", problem.dt_bias), ("seq_idx", problem.seq_idx)];
         let present = optional.iter().filter(|(_, present)| *present).map(|(name, _)| *name);
-        let inputs: usize = ["x", "dt", "a", "b", "c", "dy"].into_iter().chain(present).map(|name| problem.bytes(name)).sum();
+        let inputs: usize =
+            ["x", "dt", "a", "b", "c", "dy"].into_iter().chain(present).map(|name| problem.bytes(name)).sum();
         let extra = device().workspace_bytes(&problem, Pass::Backward);
         let share = extra as f64 / inputs as f64;
         assert!(share < 0.1, "{:.1}% of the inputs: {problem:?}", 100.0 * share);

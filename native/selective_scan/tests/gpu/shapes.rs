@@ -32,13 +32,7 @@ pub fn problem(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
 
 /// The same with what a Mamba block adds.
 pub fn block(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
-    Problem {
-        d: true,
-        z: true,
-        dt_bias: true,
-        dt_softplus: true,
-        ..problem(batch, seq, dim, state)
-    }
+    Problem { d: true, z: true, dt_bias: true, dt_softplus: true, ..problem(batch, seq, dim, state) }
 }
 
 pub fn unusual(_: bool) {

@@ -75,6 +75,7 @@ fn machine() -> String {
 
 fn driver() -> String {
     let version = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
-    let number = version.split_whitespace().find(|word| word.contains('.') && word.as_bytes()[0].is_ascii_digit());
+    let number =
+        version.split_whitespace().find(|word| word.contains('.') && word.as_bytes()[0].is_ascii_digit());
     number.unwrap_or("unknown").to_owned()
 }

@@ -38,7 +38,8 @@ fn replay(on_device: &OnDevice, calls: usize, repeats: usize, enqueue: impl Fn()
     on_device.wait();
     // SAFETY: the stream is alive; all that is captured uses memory that outlives the replays.
     unsafe {
-        result::stream::begin_capture(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+        result::stream::begin_capture(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .unwrap();
         (0..calls).for_each(|_| enqueue());
         let graph = result::stream::end_capture(stream).unwrap();
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
@@ -80,7 +81,8 @@ fn registry() -> Vec<(&'static str, Problem)> {
 /// A problem with random data that repeat, since billions of fresh ones take minutes.
 fn long_case(problem: Problem) -> Case {
     let few = random::case(Problem { batch: 1, seq: 64, dim: 1024, ..problem.clone() }, 7);
-    let cycle = |name: &str, bytes: &Vec<u8>| bytes.iter().copied().cycle().take(problem.bytes(name)).collect();
+    let cycle =
+        |name: &str, bytes: &Vec<u8>| bytes.iter().copied().cycle().take(problem.bytes(name)).collect();
     Case {
         name: few.name.clone(),
         inputs: few.inputs.as_ref().map(cycle),
@@ -111,8 +113,16 @@ pub fn figures() -> Vec<Figure> {
             let shape = describe(name, &problem);
             let calls = if problem.batch * problem.seq * problem.dim < 2_000_000 { 20 } else { 2 };
             let case = OnDevice::new(long_case(problem));
-            add("forward kernels", shape.clone(), replay(&case, calls, 15, || case.enqueue_forward(false).unwrap()));
-            add("backward kernels", shape.clone(), replay(&case, calls, 15, || case.enqueue_backward(false).unwrap()));
+            add(
+                "forward kernels",
+                shape.clone(),
+                replay(&case, calls, 15, || case.enqueue_forward(false).unwrap()),
+            );
+            add(
+                "backward kernels",
+                shape.clone(),
+                replay(&case, calls, 15, || case.enqueue_backward(false).unwrap()),
+            );
             case.enqueue_forward(true).unwrap();
             let kept = replay(&case, calls, 15, || case.enqueue_backward(true).unwrap());
             add("backward kernels, from checkpoints", shape, kept);

@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use selective_scan::naive::{decode, element_of, encode};
-use selective_scan::{
-    ElementType, Gradients, Inputs, Options, OutputGradients, Outputs, Problem, Spec,
-};
+use selective_scan::{ElementType, Gradients, Inputs, Options, OutputGradients, Outputs, Problem, Spec};
 
 use super::Case;
 
@@ -39,8 +37,7 @@ impl Golden {
             shape: &tensor.shape,
         });
         let problem = Problem::scan(&specs, &self.options).unwrap();
-        let rounded =
-            |name: &str, tensor: &Tensor| encode(element_of(&problem, name), &tensor.values);
+        let rounded = |name: &str, tensor: &Tensor| encode(element_of(&problem, name), &tensor.values);
         Case {
             name: format!("{} {element}", self.name),
             inputs: self.inputs.as_ref().map(rounded),
@@ -53,49 +50,26 @@ impl Golden {
 /// All golden cases of the file that EXPHIL_GOLDEN names, else of the repository's.
 pub fn load() -> Vec<Golden> {
     let path = std::env::var_os("EXPHIL_GOLDEN").map_or_else(
-        || {
-            PathBuf::from(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../../test/data/golden.safetensors"
-            ))
-        },
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/data/golden.safetensors")),
         PathBuf::from,
     );
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
-    let cases: BTreeMap<_, _> = metadata
-        .metadata()
-        .as_ref()
-        .expect("metadata")
-        .iter()
-        .collect();
-    let golden: Vec<_> = cases
-        .into_iter()
-        .map(|(name, options)| read(&tensors, name, options))
-        .collect();
-    assert!(
-        golden.len() >= 100,
-        "{} golden cases in {}",
-        golden.len(),
-        path.display()
-    );
+    let cases: BTreeMap<_, _> = metadata.metadata().as_ref().expect("metadata").iter().collect();
+    let golden: Vec<_> = cases.into_iter().map(|(name, options)| read(&tensors, name, options)).collect();
+    assert!(golden.len() >= 100, "{} golden cases in {}", golden.len(), path.display());
     golden
 }
 
 fn read(tensors: &SafeTensors<'_>, name: &str, options: &str) -> Golden {
     let option = |key: &str| {
-        let value = options
-            .split(' ')
-            .find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        let value = options.split(' ').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
         value.unwrap_or_else(|| panic!("{name} has no {key}"))
     };
     let find = |role: &str, key: &str| {
         let view = tensors.tensor(&format!("{name}/{role}/{key}")).ok()?;
-        Some(Tensor {
-            shape: view.shape().to_vec(),
-            values: values(&view),
-        })
+        Some(Tensor { shape: view.shape().to_vec(), values: values(&view) })
     };
     let values_of = |role: &str, key: &str| find(role, key).map(|tensor| tensor.values);
     Golden {
@@ -124,10 +98,7 @@ fn read(tensors: &SafeTensors<'_>, name: &str, options: &str) -> Golden {
             dy: find("in", "dy").unwrap(),
             dfinal_state: find("in", "dfinal_state"),
         },
-        outputs: Outputs {
-            y: values_of("out", "y").unwrap(),
-            final_state: values_of("out", "final_state"),
-        },
+        outputs: Outputs { y: values_of("out", "y").unwrap(), final_state: values_of("out", "final_state") },
         gradients: Gradients {
             x: values_of("grad", "x").unwrap(),
             dt: values_of("grad", "dt").unwrap(),

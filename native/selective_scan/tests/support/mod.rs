@@ -23,6 +23,12 @@ pub struct Case {
     pub gradients: OutputGradients<Vec<u8>>,
 }
 
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
 impl Case {
     pub fn inputs(&self) -> Inputs<&[u8]> {
         self.inputs.as_ref().map(|_, bytes| &bytes[..])
@@ -34,17 +40,9 @@ impl Case {
 
     /// The outputs of a backend; memory is poisoned before, so that what is not written shows.
     pub fn forward(&self, forward: Forward) -> Outputs<Vec<f64>> {
-        let names = Outputs {
-            y: (),
-            final_state: Some(()),
-        };
+        let names = Outputs { y: (), final_state: Some(()) };
         let mut outputs = names.map(|name, ()| vec![0xff; self.problem.bytes(name)]);
-        forward(
-            &self.problem,
-            self.inputs(),
-            outputs.as_mut().map(|_, bytes| &mut bytes[..]),
-        )
-        .unwrap();
+        forward(&self.problem, self.inputs(), outputs.as_mut().map(|_, bytes| &mut bytes[..])).unwrap();
         outputs.map(|name, bytes| decode(element_of(&self.problem, name), &bytes))
     }
 
@@ -80,11 +78,7 @@ pub fn distance(got: &[f64], expected: &[f64]) -> f64 {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let difference = norm(&mut got.iter().zip(expected).map(|(g, e)| g - e));
     let scale = norm(&mut expected.iter().copied());
-    if difference.is_finite() {
-        difference / scale.max(1e-30)
-    } else {
-        f64::INFINITY
-    }
+    if difference.is_finite() { difference / scale.max(1e-30) } else { f64::INFINITY }
 }
 
 /// Panics unless every tensor is within `tolerance` of the norm of what was expected.
@@ -99,9 +93,6 @@ pub fn assert_close<'a>(
     for ((name, got), (other, expected)) in got.into_iter().zip(expected) {
         assert_eq!(name, other);
         let distance = distance(got, expected);
-        assert!(
-            distance <= tolerance,
-            "{what}: {name} is {distance:e} away, allowed {tolerance:e}"
-        );
+        assert!(distance <= tolerance, "{what}: {name} is {distance:e} away, allowed {tolerance:e}");
     }
 }

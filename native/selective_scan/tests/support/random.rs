@@ -19,13 +19,7 @@ pub struct Limits {
 }
 
 /// Small enough for thousands of cases beside the naive twin.
-pub const SMALL: Limits = Limits {
-    batch: 3,
-    seq: 150,
-    groups: 3,
-    channels_per_group: 24,
-    state: 21,
-};
+pub const SMALL: Limits = Limits { batch: 3, seq: 150, groups: 3, channels_per_group: 24, state: 21 };
 
 /// Problems of the element types given, with every method, mode, layout and option.
 pub fn cases(elements: &'static [ElementType], limits: Limits) -> impl Strategy<Value = Case> {
@@ -42,82 +36,52 @@ pub fn cases(elements: &'static [ElementType], limits: Limits) -> impl Strategy<
         proptest::sample::select(elements),
         any::<bool>(),
     );
-    let projection = || {
-        prop_oneof![
-            Just(Layout::Shared),
-            Just(Layout::Grouped),
-            Just(Layout::Constant)
-        ]
-    };
+    let projection = || prop_oneof![Just(Layout::Shared), Just(Layout::Grouped), Just(Layout::Constant)];
     let flags = proptest::array::uniform9(any::<bool>());
-    (
-        shape,
-        method,
-        projection(),
-        projection(),
-        flags,
-        any::<u64>(),
+    (shape, method, projection(), projection(), flags, any::<u64>()).prop_map(
+        |((batch, seq, groups, channels, state), (method, taylor, element, complex), b, c, flags, seed)| {
+            let [bidirectional, reverse, dt_softplus, dt_limit, d, z, dt_bias, initial_state, seq_idx] =
+                flags;
+            let options = Options {
+                method,
+                coefficients: match taylor && method.has_taylor() {
+                    true => Coefficients::Taylor,
+                    false => Coefficients::Exact,
+                },
+                bidirectional: Some(bidirectional),
+                reverse,
+                dt_softplus,
+                dt_limit: dt_limit.then_some([0.05, 0.6]),
+            };
+            let layout = |layout: Layout| match layout {
+                Layout::Shared => Projection::PerFrame { groups: 1 },
+                Layout::Grouped => Projection::PerFrame { groups },
+                Layout::Constant => Projection::Constant,
+            };
+            let problem = Problem {
+                batch,
+                seq,
+                dim: groups * channels,
+                state,
+                element,
+                complex,
+                b: layout(b),
+                c: layout(c),
+                d,
+                z,
+                dt_bias,
+                initial_state,
+                seq_idx,
+                method,
+                coefficients: options.coefficients,
+                bidirectional,
+                reverse,
+                dt_softplus,
+                dt_limit: options.dt_limit,
+            };
+            case(problem, seed)
+        },
     )
-        .prop_map(
-            |(
-                (batch, seq, groups, channels, state),
-                (method, taylor, element, complex),
-                b,
-                c,
-                flags,
-                seed,
-            )| {
-                let [
-                    bidirectional,
-                    reverse,
-                    dt_softplus,
-                    dt_limit,
-                    d,
-                    z,
-                    dt_bias,
-                    initial_state,
-                    seq_idx,
-                ] = flags;
-                let options = Options {
-                    method,
-                    coefficients: match taylor && method.has_taylor() {
-                        true => Coefficients::Taylor,
-                        false => Coefficients::Exact,
-                    },
-                    bidirectional: Some(bidirectional),
-                    reverse,
-                    dt_softplus,
-                    dt_limit: dt_limit.then_some([0.05, 0.6]),
-                };
-                let layout = |layout: Layout| match layout {
-                    Layout::Shared => Projection::PerFrame { groups: 1 },
-                    Layout::Grouped => Projection::PerFrame { groups },
-                    Layout::Constant => Projection::Constant,
-                };
-                let problem = Problem {
-                    batch,
-                    seq,
-                    dim: groups * channels,
-                    state,
-                    element,
-                    complex,
-                    b: layout(b),
-                    c: layout(c),
-                    d,
-                    z,
-                    dt_bias,
-                    initial_state,
-                    seq_idx,
-                    method,
-                    coefficients: options.coefficients,
-                    bidirectional,
-                    reverse,
-                    dt_softplus,
-                    dt_limit: options.dt_limit,
-                };
-                case(problem, seed)
-            },
-        )
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -137,13 +101,11 @@ pub fn case(problem: Problem, seed: u64) -> Case {
         encode(element_of(p, name), &values)
     };
     let dt: Vec<f64> = (0..size("dt"))
-        .map(|_| {
-            if p.dt_softplus {
-                random.normal() - 1.0
-            } else {
-                0.001 + 0.5 * random.uniform()
-            }
-        })
+        .map(|_| if p.dt_softplus { random.normal() - 1.0 } else { 0.001 + 0.5 * random.uniform() })
+        .collect();
+    // Step sizes stay positive: with A negative, negative ones would let the states grow beyond all numbers.
+    let dt_bias: Vec<f64> = (0..p.dim)
+        .map(|_| if p.dt_softplus { 0.3 * random.normal() } else { 0.1 * random.uniform() })
         .collect();
     let a: Vec<f64> = (0..size("a"))
         .map(|i| match p.complex && i % 2 == 1 {
@@ -160,31 +122,21 @@ pub fn case(problem: Problem, seed: u64) -> Case {
         c: normal(&mut random, "c", 1.0),
         d: p.d.then(|| normal(&mut random, "d", 1.0)),
         z: p.z.then(|| normal(&mut random, "z", 1.0)),
-        dt_bias: p.dt_bias.then(|| normal(&mut random, "dt_bias", 0.3)),
-        initial_state: p
-            .initial_state
-            .then(|| normal(&mut random, "initial_state", 1.0)),
+        dt_bias: p.dt_bias.then(|| encode(element_of(p, "dt_bias"), &dt_bias)),
+        initial_state: p.initial_state.then(|| normal(&mut random, "initial_state", 1.0)),
         seq_idx: p.seq_idx.then(|| encode(ElementType::S32, &seq_idx)),
     };
     let gradients = OutputGradients {
         dy: normal(&mut random, "dy", 1.0),
         dfinal_state: (seed % 2 == 0).then(|| normal(&mut random, "dfinal_state", 1.0)),
     };
-    Case {
-        name: format!("{problem:?} seed {seed}"),
-        problem,
-        inputs,
-        gradients,
-    }
+    Case { name: format!("{problem:?} seed {seed}"), problem, inputs, gradients }
 }
 
 /// A problem of plain zoh, to be changed where a test wants something else.
 pub fn zoh(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
     let (sequence, a, b) = ([batch, seq, dim], [dim, state], [batch, seq, state]);
-    let spec = |shape| Spec {
-        element: ElementType::F32,
-        shape,
-    };
+    let spec = |shape| Spec { element: ElementType::F32, shape };
     let inputs = Inputs {
         x: spec(&sequence[..]),
         dt: spec(&sequence[..]),

@@ -1,0 +1,64 @@
+//! How channels are laid into the lanes of registers.
+//!
+//! A block is a run of neighbouring channels, one in each lane. In {batch, seq, dim} they are neighbours in memory,
+//! so a frame of a block is one load. The channels of a block share their group of b and of c, whose numbers are
+//! then broadcasts.
+
+use super::vector::{Vector, VectorField};
+use crate::{Problem, Projection};
+
+/// A run of channels, at most as many as a register has lanes.
+#[derive(Debug, Clone, Copy)]
+pub struct Block {
+    /// Place among all blocks.
+    pub index: usize,
+    /// First channel.
+    pub start: usize,
+    /// How many channels.
+    pub len: usize,
+}
+
+/// All blocks of a problem, for registers of `lanes`.
+pub fn blocks(problem: &Problem, lanes: usize) -> Vec<Block> {
+    let per_group = |projection| match projection {
+        Projection::PerFrame { groups } => problem.dim / groups,
+        Projection::Constant => problem.dim,
+    };
+    let (b, c) = (per_group(problem.b), per_group(problem.c));
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut start = 0;
+    while start < problem.dim {
+        let end = problem.dim.min(start + lanes).min((start / b + 1) * b).min((start / c + 1) * c);
+        blocks.push(Block { index: blocks.len(), start, len: end - start });
+        start = end;
+    }
+    blocks
+}
+
+/// Puts {channels, state} numbers of a block, `COMPONENTS` components each, into lanes: one register for every
+/// state and component. Lanes without a channel hold zeros.
+#[inline(always)]
+pub fn load_states<F: VectorField>(registers: &mut [Vector<F>], values: &[F::Element], channels: usize) {
+    let per_channel = registers.len();
+    let lanes = size_of::<Vector<F>>() / size_of::<F::Element>();
+    let flat: &mut [F::Element] = bytemuck::cast_slice_mut(registers);
+    flat.fill(F::Element::default());
+    for (lane, channel) in values.chunks_exact(per_channel).take(channels).enumerate() {
+        for (i, &value) in channel.iter().enumerate() {
+            flat[i * lanes + lane] = value;
+        }
+    }
+}
+
+/// The way back.
+#[inline(always)]
+pub fn store_states<F: VectorField>(registers: &[Vector<F>], values: &mut [F::Element], channels: usize) {
+    let per_channel = registers.len();
+    let lanes = size_of::<Vector<F>>() / size_of::<F::Element>();
+    let flat: &[F::Element] = bytemuck::cast_slice(registers);
+    for (lane, channel) in values.chunks_exact_mut(per_channel).take(channels).enumerate() {
+        for (i, value) in channel.iter_mut().enumerate() {
+            *value = flat[i * lanes + lane];
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! The forward scan.
+//!
+//! A task is a block of channels of one row of the batch; it walks time with the states of the block in registers,
+//! a few states at once, one tile of frames after another:
+//!
+//! ```text
+//! for each tile:   Δ, x       ← load, convert, bias, softplus, limit
+//!                  for each group of states:  h ← scratch;  for each frame: h = a h + g x B;  y += C h;  scratch ← h
+//!                  y          ← + D x, × silu(z), round, store
+//! ```
+//!
+//! Each task's arithmetic is the same whoever runs it, so results do not depend on the number of threads.
+
+use std::marker::PhantomData;
+
+use pulp::{NullaryFnOnce, Simd};
+use rayon::prelude::*;
+
+use super::blocks::{Block, blocks, load_states, store_states};
+use super::frames::{FRESH, LAST, SKIP, marks};
+use super::step::{ChannelRows, Step, StepChannels, step_channels};
+use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame, weight};
+use super::vector::{Lanes, Vector, VectorField};
+use super::views::{Output, Storage, Views};
+use super::{SERIAL_WORK, work};
+use crate::discretize::{Discretization, with_discretization};
+use crate::{Error, Outputs, Problem, Projection};
+
+/// Frames of a tile: Δ, x and y of a block then fit the first-level cache beside its states.
+const TILE: usize = 64;
+
+/// Everything that the tasks of a call share.
+struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
+    isa: F::Isa,
+    problem: &'a Problem,
+    views: &'a Views<'a, T>,
+    marks: Option<&'a [u8]>,
+    /// Prepared A, {blocks, state} in lanes.
+    a: &'a [Vector<F>],
+    /// Constant b and c, likewise; empty where they vary with the frame.
+    b: &'a [Vector<F>],
+    c: &'a [Vector<F>],
+    y: Output<'a, T>,
+    final_state: Option<Output<'a, T::Real>>,
+    scan_tile: ScanTile<F>,
+    /// Where a single frame of real states is asked for.
+    step: Option<StepChannels<T::Real, F::Isa>>,
+}
+
+/// The recurrence over a tile, compiled for a discretization. Everything else is the same for all of them.
+type ScanTile<F> = fn(&Frames<'_, F>, &[Vector<F>], &mut [Vector<F>], &mut [Vector<F>]);
+
+/// Memory of a task, used again by the next.
+struct Scratch<F: VectorField> {
+    delta: Vec<Vector<F>>,
+    x: Vec<Vector<F>>,
+    /// A tile's, or the whole row's where two passes add to it.
+    y: Vec<Vector<F>>,
+    h: Vec<Vector<F>>,
+    b: Vec<F::Element>,
+    c: Vec<F::Element>,
+}
+
+/// Scans with one instruction set, storage and field.
+pub fn forward<T, F>(
+    isa: F::Isa,
+    problem: &Problem,
+    views: &Views<'_, T>,
+    outputs: Outputs<&mut [u8]>,
+) -> Result<(), Error>
+where
+    T: Storage,
+    F: VectorField<Element = T::Real>,
+{
+    let (prepare, scan_tile, step): (
+        fn(F::Isa, &mut [Vector<F>]),
+        ScanTile<F>,
+        StepChannels<T::Real, F::Isa>,
+    ) = with_discretization!(problem.method, problem.coefficients, D =>
+            (prepare::<F, D>, scan_tile::<F, D>, step_channels::<T::Real, F::Isa, D>));
+    let step = (problem.seq == 1 && !problem.bidirectional && !problem.complex && views.seq_idx.is_none())
+        .then_some(step);
+    let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
+    let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
+    let in_lanes = |values: &[T::Real]| in_lanes::<F>(isa, problem, &blocks, values);
+    let constant = |projection, values: &[T]| match projection {
+        Projection::Constant if step.is_none() => in_lanes(&widened(values)),
+        _ => Vec::new(),
+    };
+    let mut a = if step.is_none() { in_lanes(&views.a) } else { Vec::new() };
+    prepare(isa, &mut a);
+    let call = Call::<T, F> {
+        isa,
+        problem,
+        views,
+        marks: marks.as_deref(),
+        a: &a,
+        b: &constant(problem.b, &views.b),
+        c: &constant(problem.c, &views.c),
+        y: Output::new(problem, "y", outputs.y)?,
+        final_state: match outputs.final_state {
+            Some(bytes) => Some(Output::new(problem, "final_state", bytes)?),
+            None => None,
+        },
+        scan_tile,
+        step,
+    };
+    let task = |scratch: &mut Scratch<F>, index: usize| {
+        let (batch, block) = (index / blocks.len(), blocks[index % blocks.len()]);
+        let task = Task { call: &call, batch, block, scratch };
+        isa.vectorize(task);
+    };
+    let tasks = problem.batch * blocks.len();
+    if work(problem) <= SERIAL_WORK {
+        let mut scratch = Scratch::new(isa, problem);
+        (0..tasks).for_each(|index| task(&mut scratch, index));
+    } else {
+        (0..tasks).into_par_iter().for_each_init(|| Scratch::new(isa, problem), task);
+    }
+    Ok(())
+}
+
+/// Numbers of a storage type as those that are computed with.
+fn widened<T: Storage>(values: &[T]) -> std::borrow::Cow<'_, [T::Real]> {
+    match as_reals::<T>(values) {
+        Some(values) => values.into(),
+        None => values.iter().map(|value| value.to_real()).collect(),
+    }
+}
+
+/// A {dim, state} tensor, block by block in lanes.
+fn in_lanes<F: VectorField>(
+    isa: F::Isa,
+    problem: &Problem,
+    blocks: &[Block],
+    values: &[F::Element],
+) -> Vec<Vector<F>> {
+    let per_block = problem.state * F::COMPONENTS;
+    let mut lanes = vec![F::zero(isa).re().vector; blocks.len() * per_block];
+    for (block, registers) in blocks.iter().zip(lanes.chunks_exact_mut(per_block)) {
+        load_states::<F>(registers, &values[block.start * per_block..], block.len);
+    }
+    lanes
+}
+
+/// A in the form that the discretization wants it.
+fn prepare<F: VectorField, D: Discretization>(isa: F::Isa, a: &mut [Vector<F>]) {
+    struct Prepare<'a, F: VectorField, D>(F::Isa, &'a mut [Vector<F>], PhantomData<D>);
+
+    impl<F: VectorField, D: Discretization> NullaryFnOnce for Prepare<'_, F, D> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            for registers in self.1.chunks_exact_mut(F::COMPONENTS) {
+                D::prepare(F::load(self.0, registers)).store(registers);
+            }
+        }
+    }
+
+    isa.vectorize(Prepare::<F, D>(isa, a, PhantomData));
+}
+
+impl<F: VectorField> Scratch<F> {
+    fn new(isa: F::Isa, problem: &Problem) -> Self {
+        let tile = problem.seq.min(TILE);
+        let zeros = |len| vec![F::zero(isa).re().vector; len];
+        let row = problem.state * F::COMPONENTS;
+        // A row a frame; in a single step of constant b or c, a row a channel.
+        let rows = row * tile.max(Lanes::<F::Element, F::Isa>::COUNT);
+        Self {
+            delta: zeros(tile),
+            x: zeros(tile),
+            y: zeros(if problem.bidirectional { problem.seq } else { tile }),
+            h: zeros(row),
+            b: vec![F::Element::default(); rows],
+            c: vec![F::Element::default(); rows],
+        }
+    }
+}
+
+/// One block of channels of one row.
+struct Task<'a, T: Storage, F: VectorField<Element = T::Real>> {
+    call: &'a Call<'a, T, F>,
+    batch: usize,
+    block: Block,
+    scratch: &'a mut Scratch<F>,
+}
+
+impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Task<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(mut self) {
+        let problem = self.call.problem;
+        if let Some(step) = self.call.step {
+            return self.step(step);
+        }
+        self.load_initial_state();
+        self.pass(problem.reverse, !problem.bidirectional);
+        self.store_final_state();
+        if problem.bidirectional {
+            self.scratch.h.fill(F::zero(self.call.isa).re().vector);
+            self.pass(!problem.reverse, true);
+        }
+    }
+}
+
+impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
+    /// The only frame, with lanes over states.
+    #[inline(always)]
+    fn step(&mut self, step: StepChannels<T::Real, F::Isa>) {
+        let Call { isa, problem, views, .. } = *self.call;
+        let (batch, block) = (self.batch, self.block);
+        let (start, len) = self.states();
+        self.load(0, 1);
+        let Scratch { delta, x, y, b, c, .. } = &mut *self.scratch;
+        let y: &mut [T::Real] = bytemuck::cast_slice_mut(&mut y[..1]);
+        step(
+            isa,
+            Step {
+                delta: bytemuck::cast_slice(&delta[..1]),
+                x: bytemuck::cast_slice(&x[..1]),
+                a: &views.a[block.start * problem.state..][..len],
+                before: views.initial_state.as_deref().map(|states| &states[start..start + len]),
+                // SAFETY: the states of this block of this row are this task's alone.
+                after: self.call.final_state.as_ref().map(|states| unsafe { states.write(start, len) }),
+                b: channel_rows(problem, problem.b, &views.b, batch, block, b),
+                c: channel_rows(problem, problem.c, &views.c, batch, block, c),
+                state: problem.state,
+                y: &mut y[..block.len],
+            },
+        );
+        self.store(0, 1, 0);
+    }
+
+    /// Place of the block's states in {batch, dim, state}, and how many numbers they are.
+    #[inline(always)]
+    fn states(&self) -> (usize, usize) {
+        let per_channel = self.scratch.h.len();
+        ((self.batch * self.call.problem.dim + self.block.start) * per_channel, self.block.len * per_channel)
+    }
+
+    #[inline(always)]
+    fn load_initial_state(&mut self) {
+        let (start, len) = self.states();
+        match &self.call.views.initial_state {
+            Some(states) => {
+                load_states::<F>(&mut self.scratch.h, &states[start..start + len], self.block.len)
+            }
+            None => self.scratch.h.fill(F::zero(self.call.isa).re().vector),
+        }
+    }
+
+    #[inline(always)]
+    fn store_final_state(&self) {
+        if let Some(final_state) = &self.call.final_state {
+            let (start, len) = self.states();
+            // SAFETY: the states of this block of this row are this task's alone.
+            let states = unsafe { final_state.write(start, len) };
+            store_states::<F>(&self.scratch.h, states, self.block.len);
+        }
+    }
+
+    /// All tiles in one direction; the last pass finishes y.
+    #[inline(always)]
+    fn pass(&mut self, backward: bool, last: bool) {
+        let problem = self.call.problem;
+        let tiles = problem.seq.div_ceil(TILE);
+        for i in 0..tiles {
+            let start = TILE * if backward { tiles - 1 - i } else { i };
+            let len = TILE.min(problem.seq - start);
+            let first = !problem.bidirectional || !last;
+            self.load(start, len);
+            // With two passes, y is the whole row's and keeps what the first has added.
+            let at = if problem.bidirectional { start } else { 0 };
+            if first {
+                self.scratch.y[at..at + len].fill(F::zero(self.call.isa).re().vector);
+            }
+            self.scan(start, len, at, backward);
+            if last {
+                self.store(start, len, at);
+            }
+        }
+    }
+
+    /// Place of a frame of the block in {batch, seq, dim}.
+    #[inline(always)]
+    fn frame(&self, t: usize) -> usize {
+        (self.batch * self.call.problem.seq + t) * self.call.problem.dim + self.block.start
+    }
+
+    /// Δ and x of a tile, and its rows of b and c where they must be widened.
+    #[inline(always)]
+    fn load(&mut self, start: usize, len: usize) {
+        let Call { isa, problem, views, .. } = *self.call;
+        let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), self.block);
+        for t in 0..len {
+            let at = self.frame(start + t);
+            let frame = at..at + self.block.len;
+            self.scratch.delta[t] = step.delta(load_frame(isa, &views.dt[frame.clone()])).vector;
+            self.scratch.x[t] = load_frame(isa, &views.x[frame]).vector;
+        }
+        let (batch, block) = (self.batch, self.block);
+        widen_rows(problem, problem.b, &views.b, batch, block, start, len, &mut self.scratch.b);
+        widen_rows(problem, problem.c, &views.c, batch, block, start, len, &mut self.scratch.c);
+    }
+
+    /// The recurrence over a tile, for all states.
+    #[inline(always)]
+    fn scan(&mut self, start: usize, len: usize, at: usize, backward: bool) {
+        let Call { problem, views, .. } = *self.call;
+        let (batch, block) = (self.batch, self.block);
+        let Scratch { delta, x, y, h, b, c } = &mut *self.scratch;
+        let per_block = problem.state * F::COMPONENTS;
+        let registers = block.index * per_block;
+        let constants = |lanes: &'_ [Vector<F>]| -> std::ops::Range<usize> {
+            if lanes.is_empty() { 0..0 } else { registers..registers + per_block }
+        };
+        let b_constants = &self.call.b[constants(self.call.b)];
+        let c_constants = &self.call.c[constants(self.call.c)];
+        let frames = Frames {
+            isa: self.call.isa,
+            delta: &delta[..len],
+            x: &x[..len],
+            marks: self.call.marks.map(|marks| &marks[batch * problem.seq + start..][..len]),
+            b: rows::<T, F>(problem, problem.b, &views.b, batch, block, start, b, b_constants),
+            c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, c_constants),
+            backward,
+            fresh: if backward == problem.reverse { FRESH } else { LAST },
+        };
+        let a = &self.call.a[registers..registers + per_block];
+        (self.call.scan_tile)(&frames, a, h, &mut y[at..at + len]);
+    }
+
+    /// y of a tile.
+    #[inline(always)]
+    fn store(&mut self, start: usize, len: usize, at: usize) {
+        let Call { isa, problem, views, .. } = *self.call;
+        let d = channels(isa, views.d.as_deref(), self.block);
+        let weight = weight(problem);
+        for t in 0..len {
+            let place = self.frame(start + t);
+            let sum = Lanes::new(isa, self.scratch.y[at + t]);
+            let x = Lanes::new(isa, self.scratch.x[t]);
+            let z = views.z.as_deref().map(|z| load_frame(isa, &z[place..place + self.block.len]));
+            let mut y = finish(sum, weight, d, x, z);
+            if let Some(marks) = self.call.marks
+                && marks[self.batch * problem.seq + start + t] & SKIP != 0
+            {
+                y = y.constant(0.0);
+            }
+            // SAFETY: this frame of this block is this task's alone.
+            store_frame(y, unsafe { self.call.y.write(place, self.block.len) });
+        }
+    }
+}
+
+/// Which group of b or c a block reads, among how many.
+#[inline(always)]
+fn group(problem: &Problem, groups: usize, block: Block) -> usize {
+    block.start / (problem.dim / groups)
+}
+
+/// Widens a tile's rows of b or c, unless they can be read as they are.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "a tensor and the place of a tile in it")]
+pub fn widen_rows<T: Storage>(
+    problem: &Problem,
+    projection: Projection,
+    values: &[T],
+    batch: usize,
+    block: Block,
+    start: usize,
+    len: usize,
+    rows: &mut [T::Real],
+) {
+    let Projection::PerFrame { groups } = projection else { return };
+    if as_reals::<T>(values).is_some() {
+        return;
+    }
+    let width = problem.state * problem.components();
+    for (t, row) in rows.chunks_exact_mut(width).take(len).enumerate() {
+        let frame = (batch * problem.seq + start + t) * groups + group(problem, groups, block);
+        for (wide, value) in row.iter_mut().zip(&values[frame * width..][..width]) {
+            *wide = value.to_real();
+        }
+    }
+}
+
+/// The rows of b or c that a tile's frames, counted from 0, read.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "a tensor and the place of a tile in it")]
+pub fn rows<'a, T: Storage, F: VectorField<Element = T::Real>>(
+    problem: &Problem,
+    projection: Projection,
+    values: &'a [T],
+    batch: usize,
+    block: Block,
+    start: usize,
+    widened: &'a [T::Real],
+    constants: &'a [Vector<F>],
+) -> Rows<'a, F> {
+    let width = problem.state * F::COMPONENTS;
+    match projection {
+        Projection::Constant => Rows::Constant(constants),
+        Projection::PerFrame { groups } => match as_reals::<T>(values) {
+            Some(values) => {
+                let first = (batch * problem.seq + start) * groups + group(problem, groups, block);
+                Rows::PerFrame { values: &values[first * width..], stride: groups * width }
+            }
+            None => Rows::PerFrame { values: widened, stride: width },
+        },
+    }
+}
+
+/// The rows of b or c that the channels of a block read in the only frame.
+#[inline(always)]
+fn channel_rows<'a, T: Storage>(
+    problem: &Problem,
+    projection: Projection,
+    values: &'a [T],
+    batch: usize,
+    block: Block,
+    widened: &'a mut [T::Real],
+) -> ChannelRows<'a, T::Real> {
+    let state = problem.state;
+    let (start, len, stride) = match projection {
+        Projection::PerFrame { groups } => {
+            ((batch * groups + group(problem, groups, block)) * state, state, 0)
+        }
+        Projection::Constant => (block.start * state, block.len * state, state),
+    };
+    let values = &values[start..start + len];
+    let values = as_reals::<T>(values).unwrap_or_else(|| {
+        for (wide, value) in widened.iter_mut().zip(values) {
+            *wide = value.to_real();
+        }
+        widened
+    });
+    ChannelRows { values, stride }
+}
+
+/// A tile, ready to be scanned.
+struct Frames<'a, F: VectorField> {
+    isa: F::Isa,
+    delta: &'a [Vector<F>],
+    x: &'a [Vector<F>],
+    marks: Option<&'a [u8]>,
+    b: Rows<'a, F>,
+    c: Rows<'a, F>,
+    backward: bool,
+    /// The mark before which the state is reset, in this direction.
+    fresh: u8,
+}
+
+/// All states of a block through all frames of a tile.
+fn scan_tile<F: VectorField, D: Discretization>(
+    frames: &Frames<'_, F>,
+    a: &[Vector<F>],
+    h: &mut [Vector<F>],
+    y: &mut [Vector<F>],
+) {
+    struct Scan<'a, F: VectorField, D> {
+        frames: &'a Frames<'a, F>,
+        a: &'a [Vector<F>],
+        h: &'a mut [Vector<F>],
+        y: &'a mut [Vector<F>],
+        discretization: PhantomData<D>,
+    }
+
+    impl<F: VectorField, D: Discretization> NullaryFnOnce for Scan<'_, F, D> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            let states = self.h.len() / F::COMPONENTS;
+            let mut n = 0;
+            if D::CHEAP {
+                while n + GROUP <= states {
+                    self.frames.scan::<D, GROUP>(n, self.a, self.h, self.y);
+                    n += GROUP;
+                }
+            }
+            while n < states {
+                self.frames.scan::<D, 1>(n, self.a, self.h, self.y);
+                n += 1;
+            }
+        }
+    }
+
+    frames.isa.vectorize(Scan::<F, D> { frames, a, h, y, discretization: PhantomData });
+}
+
+/// States that share the loads of a frame, where coefficients are so cheap that the loads count.
+const GROUP: usize = 4;
+
+impl<F: VectorField> Frames<'_, F> {
+    /// N states, from n on, through all frames: h = a h + g x B, y += Re(C h).
+    #[inline(always)]
+    fn scan<D: Discretization, const N: usize>(
+        &self,
+        n: usize,
+        a: &[Vector<F>],
+        h: &mut [Vector<F>],
+        y: &mut [Vector<F>],
+    ) {
+        let isa = self.isa;
+        let mut states = [F::zero(isa); N];
+        let mut prepared = [F::zero(isa); N];
+        for i in 0..N {
+            states[i] = F::load(isa, &h[(n + i) * F::COMPONENTS..]);
+            prepared[i] = F::load(isa, &a[(n + i) * F::COMPONENTS..]);
+        }
+        let len = self.delta.len();
+        assert!(self.x.len() == len && y.len() == len);
+        for i in 0..len {
+            let t = if self.backward { len - 1 - i } else { i };
+            if let Some(marks) = self.marks {
+                if marks[t] & SKIP != 0 {
+                    continue;
+                }
+                if marks[t] & self.fresh != 0 {
+                    states = [F::zero(isa); N];
+                }
+            }
+            let (delta, x) = (Lanes::new(isa, self.delta[t]), Lanes::new(isa, self.x[t]));
+            let (b, c) = (self.b.get::<N>(isa, t, n), self.c.get::<N>(isa, t, n));
+            let mut sum = Lanes::new(isa, y[t]);
+            for i in 0..N {
+                let (decay, gain) = D::coefficients::<F>(delta, prepared[i]);
+                states[i] = decay.mul_add(states[i], gain.times(x) * b[i]);
+                sum = c[i].real_product(states[i], sum);
+            }
+            y[t] = sum.vector;
+        }
+        for (i, state) in states.into_iter().enumerate() {
+            state.store(&mut h[(n + i) * F::COMPONENTS..]);
+        }
+    }
+}

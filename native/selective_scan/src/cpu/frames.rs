@@ -1,0 +1,31 @@
+//! What `seq_idx` says of every frame.
+
+use crate::Problem;
+
+/// The frame belongs to no sequence: it yields zero and leaves the state.
+pub const SKIP: u8 = 1;
+/// The frame begins another sequence than the one before it, in the order of the scan.
+pub const FRESH: u8 = 2;
+/// The frame ends a sequence: FRESH for a scan from the other end.
+pub const LAST: u8 = 4;
+
+/// Marks of all frames, {batch, seq}.
+pub fn marks(problem: &Problem, seq_idx: &[i32]) -> Vec<u8> {
+    let mut marks = vec![0; seq_idx.len()];
+    for (row, marks) in seq_idx.chunks_exact(problem.seq).zip(marks.chunks_exact_mut(problem.seq)) {
+        let mut before: Option<usize> = None;
+        for i in 0..problem.seq {
+            let t = if problem.reverse { problem.seq - 1 - i } else { i };
+            if row[t] < 0 {
+                marks[t] = SKIP;
+                continue;
+            }
+            if let Some(before) = before.filter(|&before| row[before] != row[t]) {
+                marks[before] |= LAST;
+                marks[t] |= FRESH;
+            }
+            before = Some(t);
+        }
+    }
+    marks
+}

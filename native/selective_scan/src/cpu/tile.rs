@@ -1,0 +1,171 @@
+//! A run of frames of a block of channels, in registers' layout: what comes before the recurrence (conversion, and
+//! dt's bias, softplus and limit) and what comes after it (skip connection, gate, rounding).
+
+use super::blocks::Block;
+use super::vector::{Isa, Lanes, Real, Vector, VectorField};
+use super::views::Storage;
+use crate::Problem;
+use crate::discretize::Field;
+
+/// One frame of a block, widened; lanes without a channel hold zeros.
+#[inline(always)]
+pub fn load_frame<T: Storage, S: Isa>(isa: S, frame: &[T]) -> Lanes<T::Real, S> {
+    if let Some(frame) = as_reals::<T>(frame) {
+        return Lanes::load_first(isa, frame);
+    }
+    let mut register = [T::Real::splat(isa, T::Real::default())];
+    let lanes: &mut [T::Real] = bytemuck::cast_slice_mut(&mut register);
+    for (lane, value) in lanes.iter_mut().zip(frame) {
+        *lane = value.to_real();
+    }
+    Lanes::new(isa, register[0])
+}
+
+/// One frame of a block, rounded.
+#[inline(always)]
+pub fn store_frame<T: Storage, S: Isa>(lanes: Lanes<T::Real, S>, frame: &mut [T]) {
+    if let Some(frame) = as_reals_mut::<T>(frame) {
+        return lanes.store_first(frame);
+    }
+    let register = [lanes.vector];
+    let lanes: &[T::Real] = bytemuck::cast_slice(&register);
+    for (value, &lane) in frame.iter_mut().zip(lanes) {
+        *value = T::from_real(lane);
+    }
+}
+
+/// The same numbers, where they are stored as they are computed with.
+#[inline(always)]
+pub fn as_reals<T: Storage>(values: &[T]) -> Option<&[T::Real]> {
+    (size_of::<T>() == size_of::<T::Real>()).then(|| bytemuck::cast_slice(values))
+}
+
+#[inline(always)]
+fn as_reals_mut<T: Storage>(values: &mut [T]) -> Option<&mut [T::Real]> {
+    (size_of::<T>() == size_of::<T::Real>()).then(|| bytemuck::cast_slice_mut(values))
+}
+
+/// What becomes of dt before it is a step size.
+#[derive(Clone, Copy)]
+pub struct StepSize<R: Real, S: Isa> {
+    bias: Lanes<R, S>,
+    softplus: bool,
+    limit: Option<[Lanes<R, S>; 2]>,
+}
+
+impl<R: Real, S: Isa> StepSize<R, S> {
+    #[inline(always)]
+    pub fn new(isa: S, problem: &Problem, dt_bias: Option<&[R]>, block: Block) -> Self {
+        Self {
+            bias: channels(isa, dt_bias, block),
+            softplus: problem.dt_softplus,
+            limit: problem.dt_limit.map(|limit| limit.map(|limit| Lanes::splat(isa, R::from_f64(limit)))),
+        }
+    }
+
+    /// Δ: bias, softplus, limit.
+    #[inline(always)]
+    pub fn delta(&self, dt: Lanes<R, S>) -> Lanes<R, S> {
+        let mut delta = dt + self.bias;
+        if self.softplus {
+            delta = delta.softplus();
+        }
+        if let Some([min, max]) = self.limit {
+            delta = delta.clamp(min, max);
+        }
+        delta
+    }
+
+    /// Δ and dΔ/ddt.
+    #[inline(always)]
+    pub fn delta_and_derivative(&self, dt: Lanes<R, S>) -> [Lanes<R, S>; 2] {
+        let raw = dt + self.bias;
+        let (mut delta, mut derivative) = (raw, raw.constant(1.0));
+        if self.softplus {
+            delta = raw.softplus();
+            let linear = raw.constant(20.0).less(raw);
+            derivative = Lanes::select(linear, derivative, raw.sigmoid());
+        }
+        if let Some([min, max]) = self.limit {
+            let zero = raw.constant(0.0);
+            derivative = Lanes::select(delta.less(min), zero, derivative);
+            derivative = Lanes::select(max.less(delta), zero, derivative);
+            delta = delta.clamp(min, max);
+        }
+        [delta, derivative]
+    }
+}
+
+/// A {dim} tensor's channels of a block, zeros where it is absent.
+#[inline(always)]
+pub fn channels<R: Real, S: Isa>(isa: S, values: Option<&[R]>, block: Block) -> Lanes<R, S> {
+    match values {
+        Some(values) => Lanes::load_first(isa, &values[block.start..block.start + block.len]),
+        None => Lanes::splat(isa, R::default()),
+    }
+}
+
+/// The factor of Re(C h) in y: 2 where conjugate states are left out, halved where two scans are averaged.
+pub fn weight(problem: &Problem) -> f64 {
+    problem.components() as f64 * if problem.bidirectional { 0.5 } else { 1.0 }
+}
+
+/// z·sigmoid(z).
+#[inline(always)]
+pub fn silu<R: Real, S: Isa>(z: Lanes<R, S>) -> Lanes<R, S> {
+    z * z.sigmoid()
+}
+
+/// b or c for a block: numbers to broadcast, a row a frame; or registers of the block's own channels.
+#[derive(Clone, Copy)]
+pub enum Rows<'a, F: VectorField> {
+    /// The row of frame t begins at `t · stride`.
+    PerFrame {
+        /// The numbers.
+        values: &'a [F::Element],
+        /// From one frame's row to the next.
+        stride: usize,
+    },
+    /// `COMPONENTS` registers a state.
+    Constant(&'a [Vector<F>]),
+}
+
+impl<F: VectorField> Rows<'_, F> {
+    /// The numbers of N states from n on, in frame t.
+    #[inline(always)]
+    pub fn get<const N: usize>(&self, isa: F::Isa, t: usize, n: usize) -> [F; N] {
+        let mut numbers = [F::zero(isa); N];
+        let (start, len) = (n * F::COMPONENTS, N * F::COMPONENTS);
+        match *self {
+            Rows::PerFrame { values, stride } => {
+                let row = &values[t * stride + start..][..len];
+                for (number, components) in numbers.iter_mut().zip(row.chunks_exact(F::COMPONENTS)) {
+                    *number = F::broadcast(isa, components);
+                }
+            }
+            Rows::Constant(registers) => {
+                let row = &registers[start..][..len];
+                for (number, components) in numbers.iter_mut().zip(row.chunks_exact(F::COMPONENTS)) {
+                    *number = F::load(isa, components);
+                }
+            }
+        }
+        numbers
+    }
+}
+
+/// What comes after the recurrence: `weight`·Σ Re(C h) + D x, times silu(z).
+#[inline(always)]
+pub fn finish<R: Real, S: Isa>(
+    sum: Lanes<R, S>,
+    weight: f64,
+    d: Lanes<R, S>,
+    x: Lanes<R, S>,
+    z: Option<Lanes<R, S>>,
+) -> Lanes<R, S> {
+    let y = d.mul_add(x, sum.scale(weight));
+    match z {
+        Some(z) => y * silu(z),
+        None => y,
+    }
+}
