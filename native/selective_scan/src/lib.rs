@@ -11,6 +11,7 @@ pub mod discretize;
 pub mod naive;
 
 pub mod cpu;
+pub mod cuda;
 
 pub use error::Error;
 pub use operands::{Gradients, Inputs, OutputGradients, Outputs};

@@ -1,0 +1,89 @@
+// What the host hands to every kernel, in one struct; a kernel reads what concerns it. `launch.rs` mirrors it
+// field by field.
+//
+// Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
+// `chunks` of `chunk` frames. A pass covers the states first_state … first_state + SLOTS − 1 in one direction;
+// where there are several passes, sums over the states are carried from pass to pass in Real.
+
+struct Arguments {
+  // Inputs.
+  const Element* x;
+  const Element* dt;
+  const State* a;
+  const Element* b;
+  const Element* c;
+  const Real* d;
+  const Element* z;
+  const Real* dt_bias;
+  const State* initial_state;
+  const int* seq_idx;
+  const Element* dy;
+  const State* dfinal_state;
+
+  // Outputs.
+  Element* y;
+  State* final_state;
+  Element* dx;
+  Element* ddt;
+  Element* dz;
+  Element* db;
+  Element* dc;
+  State* da;
+  Real* dd;
+  Real* ddt_bias;
+  State* dinitial_state;
+
+  // Carried from kernel to kernel.
+  u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
+  u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk
+  State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
+  State* boundary_adjoints;  // {batch, chunks, dim, SLOTS}: the state's gradient after each chunk
+  State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
+  Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk
+  State* decays;             // {batch, chunks, dim, SLOTS}: the product of a over each chunk (bilinear alone)
+  Real* y_sum;               // {batch, seq, dim}: y of the passes so far; so dx_sum, ddt_sum and dz_sum
+  Real* dx_sum;
+  Real* ddt_sum;
+  Real* dz_sum;
+  Real* db_parts;            // {batch, seq, contributions, SLOTS}: dB summed over the channels of a block
+  Real* dc_parts;            // the same of C
+  State* da_parts;           // {row blocks, chunks, dim, SLOTS}
+  State* db_constant_parts;  // the same of constant B
+  State* dc_constant_parts;  // the same of constant C
+  Real* dd_parts;            // {row blocks, chunks, dim}
+  Real* ddt_bias_parts;      // the same of dt_bias
+  State* db_constant;        // {dim, state}: gradient of constant B, before it is rounded
+  State* dc_constant;        // the same of constant C
+
+  // Sizes.
+  i64 batch;
+  i64 seq;
+  i64 dim;
+  i64 state;
+  i64 groups_b;
+  i64 groups_c;
+  i64 unit;                 // neighbouring channels that share their b and their c
+  i64 blocks_per_unit;      // blocks (of CHANNELS channels) in a unit
+  i64 blocks_per_split;     // of these, how many one thread block of the backward pass walks in turn
+  i64 splits_per_unit;      // ceil(blocks_per_unit / blocks_per_split)
+  i64 rows_per_block;       // batch rows that one thread block of the backward pass walks in turn
+  i64 first_state;
+  i64 chunk;
+  i64 chunks;
+  i64 boundary_width;       // SLOTS, or state where the boundary states came from the forward pass
+  i64 boundary_first;       // 0, or first_state
+  i64 checkpoint_interval;
+  i64 checkpoint_count;
+
+  double limit_min;
+  double limit_max;
+  double scale;             // ½ where bidirectional, else 1
+  int reverse;
+  int first_pass;
+  int last_pass;
+  int accumulate;           // db_parts and dc_parts hold the other direction already
+  int write_final;          // this pass ends in final_state, or begins with its gradient
+};
+
+#define MARK_RESET 1
+#define MARK_SKIP 2

@@ -1,0 +1,97 @@
+// From what each chunk does to the state at each boundary: a scan over the chunks, in place.
+//
+// `boundary_states` holds the end state of each chunk from zero; after this, the state before each chunk.
+// `boundary_adjoints` holds what each chunk adds to the gradient before it; after this, the gradient after each
+// chunk. One thread a state; AHEAD chunks are read before they are used, so that their latencies overlap.
+
+#define USE_X 0
+#define USE_B 0
+#define USE_C 0
+#define USE_DY 0
+#define USE_Z 0
+#define USE_Y 0
+#define USE_SLOPE 0
+
+#include "number.cuh"
+#include "discretize.cuh"
+#include "arguments.cuh"
+
+#define SLOTS (LANES * STATES)
+#define PREFIX_THREADS 128
+#define AHEAD 8
+
+struct Line {
+  i64 row, channel;
+  int slot;
+};
+
+// P of a chunk; `reset` where the chunk forgets what enters it.
+__device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& line, State a, i64 chunk, bool& reset) {
+  const i64 boundary = (line.row * args.chunks + chunk) * args.dim + line.channel;
+#if SEQ_IDX
+  reset = args.chunk_resets[line.row * args.chunks + chunk];
+#else
+  reset = false;
+#endif
+#if EXPONENTIAL
+  return exp_product(a, args.delta_sums[boundary]);
+#else
+  return args.decays[boundary * SLOTS + line.slot];
+#endif
+}
+
+// Walks `count` chunks from `chunk` in steps of `step`: each place takes what was carried to it, and gives on
+// decay · carried + what it held.
+template <bool ADJOINT>
+__device__ __forceinline__ State walk(const Arguments& args, const Line& line, State a, State carried, i64 chunk, i64 step,
+                                      int count) {
+  State held[AHEAD], decays[AHEAD];
+  bool resets[AHEAD];
+  auto place = [&](i64 k) -> State& {
+    const i64 boundary = (line.row * args.chunks + chunk + k * step) * args.dim + line.channel;
+    return ADJOINT ? args.boundary_adjoints[boundary * SLOTS + line.slot]
+                   : args.boundary_states[boundary * args.boundary_width + args.boundary_first + line.slot];
+  };
+#pragma unroll
+  for (int k = 0; k < AHEAD; k++) {
+    if (k < count) {
+      held[k] = place(k);
+      decays[k] = chunk_decay(args, line, a, chunk + k * step, resets[k]);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < AHEAD; k++) {
+    if (k < count) {
+      place(k) = carried;
+      const State decay = ADJOINT ? conjugate(decays[k]) : decays[k];
+      carried = resets[k] ? held[k] : decay * carried + held[k];
+    }
+  }
+  return carried;
+}
+
+extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const Arguments args) {
+  const i64 index = ((i64)blockIdx.y * gridDim.x + blockIdx.x) * PREFIX_THREADS + threadIdx.x;
+  Line line;
+  line.slot = (int)(index % SLOTS);
+  line.channel = index / SLOTS % args.dim;
+  line.row = index / SLOTS / args.dim;
+  const i64 n = args.first_state + line.slot;
+  if (line.row >= args.batch || n >= args.state) return;
+  const State a = args.a[line.channel * args.state + n];
+  const i64 end = (line.row * args.dim + line.channel) * args.state + n;
+
+#if WITH_STATES
+  State state = args.write_final && args.initial_state ? args.initial_state[end] : to_state(0);
+  for (i64 chunk = 0; chunk < args.chunks; chunk += AHEAD) {
+    const i64 left = args.chunks - chunk;
+    state = walk<false>(args, line, a, state, chunk, 1, left < AHEAD ? (int)left : AHEAD);
+  }
+#endif
+#if WITH_ADJOINTS
+  State adjoint = args.write_final && args.dfinal_state ? args.dfinal_state[end] : to_state(0);
+  for (i64 chunk = args.chunks - 1; chunk >= 0; chunk -= AHEAD) {
+    adjoint = walk<true>(args, line, a, adjoint, chunk, -1, chunk + 1 < AHEAD ? (int)(chunk + 1) : AHEAD);
+  }
+#endif
+}

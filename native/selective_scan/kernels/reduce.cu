@@ -1,0 +1,96 @@
+// The second stage of the sums of the backward pass, in a fixed order.
+
+#include "number.cuh"
+#include "discretize.cuh"
+#include "arguments.cuh"
+
+#define SLOTS (LANES * STATES)
+#define SLOT_WIDTH (SLOTS * COMPONENTS)
+#define COLUMNS 32
+#define SLICES 8
+
+__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+
+// dB or dC of a group: the sum over the contributions of its channels.
+__device__ __forceinline__ void reduce_group(const Arguments& args, const Real* parts, Element* target, i64 groups, i64 index) {
+  const int column = (int)(index % SLOT_WIDTH);
+  const i64 group = index / SLOT_WIDTH % groups, at = index / SLOT_WIDTH / groups;
+  if (args.first_state + column / COMPONENTS >= args.state) return;
+  const i64 contributions = args.dim / args.unit * args.splits_per_unit, each = contributions / groups;
+  const Real* first = parts + (at * contributions + group * each) * SLOT_WIDTH + column;
+  Real sum = 0;
+  for (i64 k = 0; k < each; k++) sum += first[k * SLOT_WIDTH];
+  target[((at * groups + group) * args.state + args.first_state) * COMPONENTS + column] = to_element(sum);
+}
+
+// One thread a component of dB or dC in a frame; those of C come after those of B.
+extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const Arguments args) {
+  i64 index = block_index() * 256 + threadIdx.x;
+  const i64 frames = args.batch * args.seq * SLOT_WIDTH;
+  if (args.db_parts) {
+    if (index < frames * args.groups_b) {
+      reduce_group(args, args.db_parts, args.db, args.groups_b, index);
+      return;
+    }
+    index -= frames * args.groups_b;
+  }
+  if (args.dc_parts && index < frames * args.groups_c) reduce_group(args, args.dc_parts, args.dc, args.groups_c, index);
+}
+
+// Adds to `target` the sum of `parts` over rows and chunks. A block has COLUMNS columns and SLICES slices of the
+// rows, each summed in double precision by a thread of its own.
+__device__ __forceinline__ void reduce_columns(const Arguments& args, const Real* parts, Real* target, i64 width, bool of_states) {
+  __shared__ double slices[SLICES][COLUMNS];
+  const int x = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
+  const i64 rows = (args.batch + args.rows_per_block - 1) / args.rows_per_block * args.chunks;
+  const i64 column = (i64)blockIdx.x * COLUMNS + x;
+  double sum = 0;
+  if (column < width) {
+    for (i64 row = slice; row < rows; row += SLICES) sum += (double)parts[row * width + column];
+  }
+  slices[slice][x] = sum;
+  __syncthreads();
+  if (slice > 0 || column >= width) return;
+  for (int k = 1; k < SLICES; k++) sum += slices[k][x];
+  i64 at = column;
+  if (of_states) {
+    const i64 channel = column / SLOT_WIDTH;
+    const int here = (int)(column % SLOT_WIDTH);
+    if (args.first_state + here / COMPONENTS >= args.state) return;
+    at = (channel * args.state + args.first_state) * COMPONENTS + here;
+  }
+  const bool first = of_states ? !args.accumulate : args.first_pass;
+  target[at] = first ? (Real)sum : (Real)((double)target[at] + sum);
+}
+
+// blockIdx.y says which parameter.
+extern "C" __global__ void __launch_bounds__(COLUMNS * SLICES) scan_reduce_parameters(const Arguments args) {
+  const i64 states = args.dim * SLOT_WIDTH;
+  switch (blockIdx.y) {
+    case 0:
+      reduce_columns(args, reinterpret_cast<const Real*>(args.da_parts), reinterpret_cast<Real*>(args.da), states, true);
+      break;
+    case 1:
+      if (args.db_constant_parts)
+        reduce_columns(args, reinterpret_cast<const Real*>(args.db_constant_parts), reinterpret_cast<Real*>(args.db_constant), states, true);
+      break;
+    case 2:
+      if (args.dc_constant_parts)
+        reduce_columns(args, reinterpret_cast<const Real*>(args.dc_constant_parts), reinterpret_cast<Real*>(args.dc_constant), states, true);
+      break;
+    case 3:
+      if (args.dd_parts && args.first_pass) reduce_columns(args, args.dd_parts, args.dd, args.dim, false);
+      break;
+    case 4:
+      if (args.ddt_bias_parts) reduce_columns(args, args.ddt_bias_parts, args.ddt_bias, args.dim, false);
+      break;
+  }
+}
+
+// Rounds the gradients of constant B and C, once all passes have added to them.
+extern "C" __global__ void __launch_bounds__(256) scan_round_constants(const Arguments args) {
+  const i64 index = block_index() * 256 + threadIdx.x;
+  if (index >= args.dim * args.state * COMPONENTS) return;
+  if (args.db_constant) args.db[index] = to_element(reinterpret_cast<const Real*>(args.db_constant)[index]);
+  if (args.dc_constant) args.dc[index] = to_element(reinterpret_cast<const Real*>(args.dc_constant)[index]);
+}

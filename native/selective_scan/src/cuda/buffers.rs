@@ -1,0 +1,363 @@
+//! Memory that is kept: pinned host memory, device memory, streams. A steady state allocates nothing.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUstream};
+
+use super::driver::{During, readable};
+use crate::Error;
+
+/// Idle pinned memory that a device keeps at most.
+const IDLE_PINNED_BYTES: usize = 2 << 30;
+/// Idle lanes that a device keeps at most.
+const IDLE_LANES: usize = 16;
+/// Sizes are rounded up to whole steps, so that calls of about the same size share memory.
+const STEP: usize = 2 << 20;
+
+/// The memory and the streams of a device that nobody uses at the moment.
+pub(super) struct Pools {
+    ordinal: usize,
+    context: CUcontext,
+    pinned: Arc<PinnedPool>,
+    lanes: Mutex<Vec<Lane>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Pools {
+    pub(super) fn new(ordinal: usize, context: CUcontext) -> Self {
+        Self {
+            ordinal,
+            context,
+            pinned: Arc::new(PinnedPool { context: Context(context), state: Mutex::default() }),
+            lanes: Mutex::default(),
+        }
+    }
+
+    /// Pinned memory of at least this length. The context must be current.
+    pub(super) fn pinned(&self, len: usize) -> Result<PinnedBuffer, Error> {
+        self.pinned
+            .take(len)
+            .during(|| format!("allocating {} of pinned memory for cuda:{}", readable(len), self.ordinal))
+    }
+
+    /// Whether the bytes lie in pinned memory of this device.
+    pub(super) fn is_pinned(&self, bytes: &[u8]) -> bool {
+        self.pinned.holds(bytes)
+    }
+
+    /// A lane whose device memory has at least this length. The context must be current.
+    pub(super) fn lane(&self, device_bytes: usize) -> Result<LaneGuard<'_>, Error> {
+        let doing = || format!("allocating {} on cuda:{}", readable(device_bytes), self.ordinal);
+        let idle = {
+            let mut lanes = lock(&self.lanes);
+            let fitting = lanes
+                .iter()
+                .enumerate()
+                .filter(|(_, lane)| lane.memory.len >= device_bytes)
+                .min_by_key(|(_, lane)| lane.memory.len);
+            match fitting.map(|(at, _)| at) {
+                Some(at) => Some(lanes.swap_remove(at)),
+                None => lanes.pop(),
+            }
+        };
+        let mut lane = match idle {
+            Some(lane) => lane,
+            None => Lane::new(Context(self.context)).during(doing)?,
+        };
+        if lane.memory.len < device_bytes && lane.memory.grow(device_bytes).is_err() {
+            // Other lanes and other users of the device may come to terms: give back what is idle, once.
+            lock(&self.lanes).clear();
+            self.pinned.trim(0);
+            lane.memory.grow(device_bytes).during(doing)?;
+        }
+        Ok(LaneGuard { pools: self, lane: Some(lane) })
+    }
+}
+
+/// A context, to be made current where memory is given back.
+#[derive(Clone, Copy)]
+struct Context(CUcontext);
+
+// SAFETY: a context is a handle that the driver lets every thread make current.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// What is given back after the driver has shut down is gone already: errors do not matter.
+    fn make_current(self) {
+        // SAFETY: the context is never released.
+        let _ = unsafe { result::ctx::set_current(self.0) };
+    }
+}
+
+// --- Pinned memory ------------------------------------------------------------------------------------------
+
+struct PinnedPool {
+    context: Context,
+    state: Mutex<PinnedState>,
+}
+
+#[derive(Default)]
+struct PinnedState {
+    /// Memory that nobody uses, by its size.
+    idle: BTreeMap<usize, Vec<Region>>,
+    idle_bytes: usize,
+    /// Memory in use: start and length.
+    used: BTreeMap<usize, usize>,
+}
+
+/// A region of pinned memory.
+#[derive(Clone, Copy)]
+struct Region {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a region is memory, and belongs to whoever holds it.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl PinnedPool {
+    fn take(self: &Arc<Self>, len: usize) -> Result<PinnedBuffer, cudarc::driver::DriverError> {
+        let rounded = len.max(1).checked_next_multiple_of(4096).unwrap_or(usize::MAX);
+        let mut state = lock(&self.state);
+        // Somewhat larger will do; much larger is kept for those who need it.
+        let fitting = state.idle.range(rounded..=rounded.saturating_mul(2)).next().map(|(&size, _)| size);
+        let region = match fitting.and_then(|size| state.pop(size)) {
+            Some(region) => region,
+            None => {
+                drop(state);
+                let region = allocate(rounded).or_else(|_| {
+                    self.trim(0);
+                    allocate(rounded)
+                })?;
+                state = lock(&self.state);
+                region
+            }
+        };
+        state.used.insert(region.start.as_ptr() as usize, region.len);
+        Ok(PinnedBuffer { region, len, pool: Arc::clone(self) })
+    }
+
+    fn give_back(&self, region: Region) {
+        let mut state = lock(&self.state);
+        state.used.remove(&(region.start.as_ptr() as usize));
+        state.idle.entry(region.len).or_default().push(region);
+        state.idle_bytes += region.len;
+        drop(state);
+        self.trim(IDLE_PINNED_BYTES);
+    }
+
+    /// Frees idle memory, the largest first, until no more than this is left.
+    fn trim(&self, most: usize) {
+        let mut state = lock(&self.state);
+        while state.idle_bytes > most {
+            let Some(region) = state.idle.keys().next_back().copied().and_then(|size| state.pop(size)) else {
+                break;
+            };
+            self.context.make_current();
+            // SAFETY: the region was allocated by the driver as pinned and nobody uses it.
+            let _ = unsafe { result::free_host(region.start.as_ptr().cast()) };
+        }
+    }
+
+    fn holds(&self, bytes: &[u8]) -> bool {
+        let Range { start, end } = bytes.as_ptr_range();
+        let state = lock(&self.state);
+        let before = state.used.range(..=start as usize).next_back();
+        before.is_some_and(|(&first, &len)| end as usize <= first + len)
+    }
+}
+
+impl PinnedState {
+    fn pop(&mut self, size: usize) -> Option<Region> {
+        let regions = self.idle.get_mut(&size)?;
+        let region = regions.pop();
+        if regions.is_empty() {
+            self.idle.remove(&size);
+        }
+        if region.is_some() {
+            self.idle_bytes -= size;
+        }
+        region
+    }
+}
+
+fn allocate(len: usize) -> Result<Region, cudarc::driver::DriverError> {
+    // SAFETY: a context is current.
+    let start = unsafe { result::malloc_host(len, 0) }?;
+    let out_of_memory = cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+    let start = NonNull::new(start.cast()).ok_or(cudarc::driver::DriverError(out_of_memory))?;
+    // Whatever was there: it becomes readable as bytes.
+    // SAFETY: the memory is ours and has this length.
+    unsafe { std::ptr::write_bytes(start.as_ptr(), 0, len) };
+    Ok(Region { start, len })
+}
+
+/// Host memory that the device reads and writes directly. It goes back to the device's pool when dropped.
+pub struct PinnedBuffer {
+    region: Region,
+    len: usize,
+    pool: Arc<PinnedPool>,
+}
+
+impl std::fmt::Debug for PinnedBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinnedBuffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Deref for PinnedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the region is ours, initialized, and at least this long.
+        unsafe { std::slice::from_raw_parts(self.region.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for PinnedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.region.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for PinnedBuffer {
+    fn drop(&mut self) {
+        self.pool.give_back(self.region);
+    }
+}
+
+// --- Lanes --------------------------------------------------------------------------------------------------
+
+/// Device memory that grows and is never divided.
+struct DeviceMemory {
+    address: CUdeviceptr,
+    len: usize,
+}
+
+impl DeviceMemory {
+    /// Makes room for this many bytes; what was there is lost.
+    fn grow(&mut self, bytes: usize) -> Result<(), cudarc::driver::DriverError> {
+        self.free();
+        let len = bytes.checked_next_multiple_of(STEP).unwrap_or(bytes);
+        // SAFETY: a context is current.
+        self.address = unsafe { result::malloc_sync(len) }?;
+        self.len = len;
+        Ok(())
+    }
+
+    fn free(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the memory is ours, and the lane's stream has run what used it.
+            let _ = unsafe { result::free_sync(self.address) };
+            self.len = 0;
+        }
+    }
+}
+
+/// What one call at a time works with: a stream, device memory, events.
+pub(super) struct Lane {
+    context: Context,
+    pub(super) stream: CUstream,
+    memory: DeviceMemory,
+    events: Vec<CUevent>,
+}
+
+// SAFETY: streams and events are handles that the driver lets every thread use; a lane belongs to one call.
+unsafe impl Send for Lane {}
+
+impl Lane {
+    fn new(context: Context) -> Result<Self, cudarc::driver::DriverError> {
+        Ok(Self {
+            context,
+            stream: result::stream::create(result::stream::StreamKind::NonBlocking)?,
+            memory: DeviceMemory { address: 0, len: 0 },
+            events: Vec::new(),
+        })
+    }
+
+    /// Where the lane's device memory begins.
+    pub(super) fn address(&self) -> CUdeviceptr {
+        self.memory.address
+    }
+
+    /// Records the lane's event of this number.
+    pub(super) fn record(&mut self, number: usize) -> Result<(), cudarc::driver::DriverError> {
+        while self.events.len() <= number {
+            self.events.push(result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
+        }
+        // SAFETY: the event and the stream are alive.
+        unsafe { result::event::record(self.events[number], self.stream) }
+    }
+
+    /// Waits for the lane's event of this number.
+    pub(super) fn wait(&self, number: usize) -> Result<(), cudarc::driver::DriverError> {
+        // SAFETY: the event is alive and was recorded.
+        unsafe { result::event::synchronize(self.events[number]) }
+    }
+
+    /// Waits for all that was enqueued.
+    pub(super) fn synchronize(&self) -> Result<(), cudarc::driver::DriverError> {
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::synchronize(self.stream) }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.context.make_current();
+        self.memory.free();
+        for event in self.events.drain(..) {
+            // SAFETY: the event is ours and destroyed once.
+            let _ = unsafe { result::event::destroy(event) };
+        }
+        // SAFETY: the stream is ours and destroyed once.
+        let _ = unsafe { result::stream::destroy(self.stream) };
+    }
+}
+
+/// A lane on loan. It goes back once its stream is idle, whatever became of the call.
+pub(super) struct LaneGuard<'a> {
+    pools: &'a Pools,
+    lane: Option<Lane>,
+}
+
+impl Deref for LaneGuard<'_> {
+    type Target = Lane;
+
+    fn deref(&self) -> &Lane {
+        self.lane.as_ref().expect("held until dropped")
+    }
+}
+
+impl DerefMut for LaneGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Lane {
+        self.lane.as_mut().expect("held until dropped")
+    }
+}
+
+impl Drop for LaneGuard<'_> {
+    fn drop(&mut self) {
+        let Some(lane) = self.lane.take() else { return };
+        if lane.synchronize().is_err() {
+            // The context is lost, and what belonged to it with it.
+            std::mem::forget(lane);
+            return;
+        }
+        let mut lanes = lock(&self.pools.lanes);
+        if lanes.len() < IDLE_LANES {
+            lanes.push(lane);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Devices: found once, held for the life of the process.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{CUcontext, CUdevice_attribute, CUfunction_attribute, CUmodule};
+
+use super::buffers::Pools;
+use super::compile::{Compiler, Configuration};
+use super::driver::{During, guarded, initialize, unavailable, words};
+use super::launch::Kernel;
+use super::policy::Properties;
+use crate::Error;
+
+/// A CUDA device as users see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number in this process.
+    pub ordinal: usize,
+    /// The vendor's name.
+    pub name: String,
+    /// Memory of the device.
+    pub memory_bytes: usize,
+    /// Major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: usize,
+}
+
+/// Where a kernel was loaded from is remembered by what it was compiled for and its name.
+type KernelKey = (Configuration, &'static CStr);
+
+/// A device with its primary context, its compiled kernels and its pools of memory.
+pub struct Device {
+    info: DeviceInfo,
+    properties: Properties,
+    context: CUcontext,
+    compiler: OnceLock<Compiler>,
+    modules: Mutex<HashMap<Configuration, Arc<OnceLock<CUmodule>>>>,
+    kernels: RwLock<HashMap<KernelKey, Kernel>>,
+    pub(super) pools: Pools,
+}
+
+// SAFETY: contexts, modules and functions are handles that the driver lets every thread use; each call makes the
+// context current in its own thread first.
+unsafe impl Send for Device {}
+// SAFETY: as above; what changes is behind locks.
+unsafe impl Sync for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cuda:{}", self.info.ordinal)
+    }
+}
+
+/// The devices of this machine.
+pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
+    guarded(|| {
+        initialize()?;
+        let count =
+            result::device::get_count().map_err(|error| unavailable(words(error), "check nvidia-smi"))?;
+        (0..count as usize).map(|ordinal| describe(ordinal).map(|(info, _)| info)).collect()
+    })
+}
+
+/// The device of this number. Its context is made at the first call and kept.
+pub fn device(ordinal: usize) -> Result<&'static Device, Error> {
+    static DEVICES: Mutex<Vec<Option<&'static Device>>> = Mutex::new(Vec::new());
+    let mut held = DEVICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(Some(device)) = held.get(ordinal) {
+        return Ok(device);
+    }
+    let device: &'static Device = Box::leak(Box::new(guarded(|| Device::open(ordinal))?));
+    if held.len() <= ordinal {
+        held.resize(ordinal + 1, None);
+    }
+    held[ordinal] = Some(device);
+    Ok(device)
+}
+
+/// What the driver says of a device.
+fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
+    let refused = |error| unavailable(words(error), "check nvidia-smi, or use the cpu backend");
+    let count = result::device::get_count().map_err(refused)?;
+    if ordinal >= count as usize {
+        return Err(unavailable(
+            format!("there is no cuda:{ordinal}, only {count} device(s)"),
+            "choose another device, or check CUDA_VISIBLE_DEVICES",
+        ));
+    }
+    let device = result::device::get(ordinal as i32).map_err(refused)?;
+    use CUdevice_attribute::*;
+    // SAFETY: the device is one that the driver just handed out.
+    let attribute = |name| unsafe { result::device::get_attribute(device, name) }.map_err(refused);
+    let major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
+    let shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+    let info = DeviceInfo {
+        ordinal,
+        name: result::device::get_name(device).map_err(refused)?,
+        // SAFETY: the device is one that the driver just handed out.
+        memory_bytes: unsafe { result::device::total_mem(device) }.map_err(refused)?,
+        compute_capability: (major, minor),
+        multiprocessors,
+    };
+    let properties =
+        Properties { architecture: 10 * major + minor, multiprocessors, shared_per_block: shared };
+    Ok((info, properties))
+}
+
+impl Device {
+    fn open(ordinal: usize) -> Result<Self, Error> {
+        initialize()?;
+        let (info, properties) = describe(ordinal)?;
+        let refused =
+            |error| unavailable(words(error), "check that the device is free, or use the cpu backend");
+        let device = result::device::get(ordinal as i32).map_err(refused)?;
+        // SAFETY: the device is one that the driver just handed out; the context is kept for the process's life.
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(refused)?;
+        Ok(Self {
+            pools: Pools::new(ordinal, context),
+            info,
+            properties,
+            context,
+            compiler: OnceLock::new(),
+            modules: Mutex::default(),
+            kernels: RwLock::default(),
+        })
+    }
+
+    /// What users are told of the device.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// What the choice of layouts depends on.
+    pub fn properties(&self) -> Properties {
+        self.properties
+    }
+
+    /// Makes the device's context current in this thread.
+    pub(super) fn make_current(&self) -> Result<(), Error> {
+        // SAFETY: the context is never released.
+        unsafe { result::ctx::set_current(self.context) }.during(|| format!("making {self} current"))
+    }
+
+    /// A kernel whose blocks and shared memory its configuration gives.
+    pub(super) fn walking_kernel(
+        &self,
+        configuration: Configuration,
+        name: &'static CStr,
+    ) -> Result<Kernel, Error> {
+        self.kernel(configuration, name, configuration.threads() as u32)
+    }
+
+    /// A kernel, compiled and loaded at its first use.
+    pub(super) fn kernel(
+        &self,
+        configuration: Configuration,
+        name: &'static CStr,
+        threads: u32,
+    ) -> Result<Kernel, Error> {
+        let key = (configuration, name);
+        let known = self.kernels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(&kernel) = known.get(&key) {
+            return Ok(kernel);
+        }
+        drop(known);
+        let module = self.module(&configuration)?;
+        let doing = || format!("loading {} on {self}", name.to_string_lossy());
+        let name = name.to_owned();
+        // SAFETY: modules are never unloaded.
+        let function = unsafe { result::module::get_function(module, name) }.during(doing)?;
+        let shared_bytes = configuration.shared_bytes as u32;
+        if shared_bytes > 48 << 10 {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function belongs to a loaded module.
+            unsafe { result::function::set_function_attribute(function, attribute, shared_bytes as i32) }
+                .during(doing)?;
+        }
+        let kernel = Kernel { function, threads, shared_bytes };
+        let mut known = self.kernels.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        known.insert(key, kernel);
+        Ok(kernel)
+    }
+
+    /// A loaded module. Threads that ask for the same wait for the first; others compile beside it.
+    fn module(&self, configuration: &Configuration) -> Result<CUmodule, Error> {
+        let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let cell = modules.entry(*configuration).or_default().clone();
+        drop(modules);
+        if let Some(&module) = cell.get() {
+            return Ok(module);
+        }
+        let module = self.load(configuration)?;
+        Ok(*cell.get_or_init(|| module))
+    }
+
+    fn load(&self, configuration: &Configuration) -> Result<CUmodule, Error> {
+        let compiler = match self.compiler.get() {
+            Some(compiler) => compiler,
+            None => {
+                let compiler = Compiler::find()?;
+                self.compiler.get_or_init(|| compiler)
+            }
+        };
+        let target = compiler.target(self.properties.architecture);
+        let doing = || format!("loading a compiled kernel on {self}");
+        let machine = load_image(&compiler.image(configuration, target)?);
+        if machine.is_ok() {
+            return machine.during(doing);
+        }
+        // A driver older than NVRTC may refuse its machine code and still translate its PTX.
+        let portable = compiler.ptx(self.properties.architecture);
+        load_image(&compiler.image(configuration, portable)?).or(machine).during(doing)
+    }
+}
+
+fn load_image(image: &[u8]) -> Result<CUmodule, cudarc::driver::DriverError> {
+    // SAFETY: the image is what NVRTC made: machine code, or PTX with its terminating zero.
+    unsafe { result::module::load_data(image.as_ptr().cast()) }
+}

@@ -1,0 +1,99 @@
+//! The driver: whether it is there, and what it says when something fails.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
+
+use crate::Error;
+
+/// The backend cannot run here.
+pub(super) fn unavailable(reason: impl Into<String>, remedy: impl Into<String>) -> Error {
+    Error::Unavailable { backend: "cuda", reason: reason.into(), remedy: remedy.into() }
+}
+
+/// Runs `f` where a library may lack what it calls: the bindings panic then, and a panic must not leave here.
+pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let words = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(unavailable(
+            words.unwrap_or("an unknown fault in the CUDA bindings"),
+            "install a current NVIDIA driver, or use the cpu backend",
+        ))
+    })
+}
+
+/// Whether libcuda is there and answers.
+pub(super) fn initialize() -> Result<(), Error> {
+    // SAFETY: only opens the library.
+    if !unsafe { cudarc::driver::sys::is_culib_present() } {
+        return Err(unavailable(
+            "libcuda.so was not found: there is no NVIDIA driver",
+            "install the driver (in a container, start it with the GPU), or use the cpu backend",
+        ));
+    }
+    cudarc::driver::result::init().map_err(|error| {
+        unavailable(words(error), "check that nvidia-smi lists a GPU, or use the cpu backend")
+    })
+}
+
+/// The driver's name and text of an error.
+pub(super) fn words(error: DriverError) -> String {
+    let name = error.error_name().map(|name| name.to_string_lossy());
+    let text = error.error_string().map(|text| text.to_string_lossy());
+    match (name, text) {
+        (Ok(name), Ok(text)) => format!("{name}: {text}"),
+        _ => format!("{:?}", error.0),
+    }
+}
+
+/// What a caller can do about an error of the driver.
+fn remedy(error: DriverError) -> &'static str {
+    use CUresult::*;
+    match error.0 {
+        CUDA_ERROR_OUT_OF_MEMORY => {
+            "free device memory, split the batch, or use the cpu backend for this call"
+        }
+        CUDA_ERROR_ILLEGAL_ADDRESS
+        | CUDA_ERROR_LAUNCH_FAILED
+        | CUDA_ERROR_HARDWARE_STACK_ERROR
+        | CUDA_ERROR_ECC_UNCORRECTABLE
+        | CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | CUDA_ERROR_ASSERT
+        | CUDA_ERROR_MISALIGNED_ADDRESS => {
+            "the driver gives this context up: restart the operating system process"
+        }
+        CUDA_ERROR_NO_BINARY_FOR_GPU | CUDA_ERROR_INVALID_PTX | CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            "update the NVIDIA driver, or install an NVRTC that is no newer than it"
+        }
+        _ => "try again, or use the cpu backend",
+    }
+}
+
+/// Names the step that the driver refused.
+pub(super) trait During<T> {
+    /// The result, with an [`Error::Failed`] that names `operation`.
+    fn during(self, operation: impl FnOnce() -> String) -> Result<T, Error>;
+}
+
+impl<T> During<T> for Result<T, DriverError> {
+    fn during(self, operation: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|error| Error::Failed {
+            operation: operation(),
+            reason: words(error),
+            remedy: remedy(error).to_owned(),
+        })
+    }
+}
+
+/// A number of bytes as people read it.
+pub(super) fn readable(bytes: usize) -> String {
+    match bytes {
+        0..=9_999 => format!("{bytes} bytes"),
+        10_000..=9_999_999 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}

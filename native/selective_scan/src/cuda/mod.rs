@@ -1,0 +1,53 @@
+//! The scan on NVIDIA GPUs.
+//!
+//! # The algorithm
+//!
+//! With A diagonal, every channel and state is a recurrence of its own, h ← a·h + g·B·x, with one exponential a
+//! frame: batch · dim · state independent walks over time. In the layout {batch, seq, dim} neighbouring channels
+//! are neighbours in memory, so a warp holds neighbouring channels and a thread walks time with a few states of one
+//! channel in registers. Nothing of a state ever reaches memory but its beginning and its end. What the threads of a
+//! block share, x, dt, b and c, is brought to shared memory a tile of frames at a time while the last tile is
+//! walked, and everything that happens to an element but once (conversion, bias, softplus, limit, the gate) happens
+//! there. The floor is set by the unit for exponentials, 16 a clock and multiprocessor, or by the bytes of x, dt
+//! and y, whichever takes longer. A scan over time in parallel (as in Gu & Dao 2023, "Mamba", section 3.3.2)
+//! would pay its logarithm for every state; it is not needed where batch and dim fill the device.
+//!
+//! Where they do not, a long row is cut in chunks that are walked side by side. What a chunk does to the state that
+//! enters it is linear, h ↦ P·h + q, and P = exp(A·ΣΔ) costs one exponential a chunk. So `summary.cu` finds q and
+//! ΣΔ of every chunk, `prefix.cu` the state at every boundary, and `forward.cu` walks each chunk from there: two
+//! exponentials a frame and state instead of one, on as many times more threads as there are chunks.
+//!
+//! Backward, the gradient λ of the state is a recurrence of the same decays, from the last frame to the first, that
+//! needs the states in that order. They are recomputed: from the boundary of a chunk forward to the beginning of
+//! each tile, then, tile by tile from the last, forward through the tile and back. Chunks always run side by side;
+//! the summary of λ walks forward in time beside that of h, over the same exponentials (`summary.cu` has the
+//! formula). Memory at the boundaries falls with the length of the chunks; the sums of dB and dC over channels are
+//! first summed by blocks that walk several blocks of channels in turn, and then over those blocks by `reduce.cu`.
+//! `policy.rs` chooses both such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Where
+//! sequences are of 2 bytes an element and there are several passes, the sums of dx, ddt and dz between the passes
+//! come on top.) There are no floating-point atomics: every sum has a fixed order, so a call gives the same bits
+//! each time on the same device.
+//!
+//! Bidirectional scans are two walks in opposite directions that add to the same output; more states than a pass
+//! holds in registers are several passes. Both gather in the type of computation and are rounded once.
+//!
+//! # The layers
+//!
+//! [`policy`] chooses the layout; [`compile`] turns it into macros and asks NVRTC, or the disk, for machine code;
+//! [`Device::enqueue_forward`] and [`Device::enqueue_backward`] launch on a caller's stream and memory, and neither
+//! wait nor allocate; [`Device::forward`] and [`Device::backward`] do it from and to host memory, on streams and
+//! memory that the device keeps.
+
+pub mod compile;
+pub mod policy;
+
+mod buffers;
+mod device;
+mod driver;
+mod host;
+mod launch;
+
+pub use buffers::PinnedBuffer;
+pub use cudarc::driver::sys::{CUdeviceptr, CUstream};
+pub use device::{Device, DeviceInfo, device, devices};
+pub use launch::{Pass, configurations};

@@ -1,0 +1,516 @@
+//! The choice of lanes, channels, tiles and chunks, from the problem and the device's own properties.
+
+use super::compile::{Configuration, Program};
+use crate::{Coefficients, ElementType, Method, Problem, Projection};
+
+/// What the choice depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Properties {
+    /// Compute capability, 90 for 9.0.
+    pub architecture: i32,
+    /// Streaming multiprocessors.
+    pub multiprocessors: usize,
+    /// Shared memory that a block may have, in bytes.
+    pub shared_per_block: usize,
+}
+
+/// Alignment, in bytes, of the addresses that the kernels access in packs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alignment {
+    /// Of x, dt, z, y, dy and their gradients.
+    pub sequences: usize,
+    /// Of b.
+    pub b: usize,
+    /// Of c.
+    pub c: usize,
+}
+
+impl Alignment {
+    /// As memory comes from an allocator of the driver.
+    pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16 };
+}
+
+/// Warps a multiprocessor should have before more lanes or chunks stop helping: enough to keep the unit for
+/// exponentials busy while others wait.
+const WARPS_WANTED: usize = 7;
+/// The same where chunks are cut, which costs a second walk and so wants to be worth it.
+const WARPS_WITH_CHUNKS: usize = 16;
+/// Sequences shorter than this are not cut for the sake of parallelism.
+const SHORTEST_TO_CUT: usize = 192;
+/// From here on the backward pass keeps its memory under a tenth of its inputs.
+const BOUNDED_FROM: usize = 2048;
+
+/// How a walk over frames is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Threads a channel.
+    pub lanes: usize,
+    /// States a thread.
+    pub states: usize,
+    /// Channels a block.
+    pub channels: usize,
+    /// Frames a tile.
+    pub tile: usize,
+}
+
+impl Layout {
+    /// States that a pass covers.
+    pub const fn slots(&self) -> usize {
+        self.lanes * self.states
+    }
+}
+
+/// Neighbouring channels that share their b and their c, and how they are dealt to blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Units {
+    /// Channels in a unit.
+    pub unit: usize,
+    /// Blocks of channels in a unit.
+    pub blocks: usize,
+}
+
+/// The forward pass of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForwardPlan {
+    /// The layout of all its kernels.
+    pub layout: Layout,
+    /// Its blocks of channels.
+    pub units: Units,
+    /// Frames a chunk.
+    pub chunk: usize,
+    /// Chunks a row.
+    pub chunks: usize,
+    /// Frames from one state to the next that is kept for the backward pass.
+    pub checkpoint_interval: usize,
+}
+
+/// The backward pass of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackwardPlan {
+    /// The layout of all its kernels.
+    pub layout: Layout,
+    /// Its blocks of channels.
+    pub units: Units,
+    /// Frames a chunk.
+    pub chunk: usize,
+    /// Chunks a row.
+    pub chunks: usize,
+    /// Blocks of channels that a thread block walks in turn.
+    pub blocks_per_split: usize,
+    /// Thread blocks a unit.
+    pub splits: usize,
+    /// Rows that a thread block walks in turn.
+    pub rows_per_block: usize,
+}
+
+/// Sizes in bytes and 4-byte words of what a problem is made of.
+struct Sizes {
+    element: usize,
+    real: usize,
+    /// 4-byte words of a state.
+    words: usize,
+}
+
+impl Sizes {
+    fn of(problem: &Problem) -> Self {
+        let real = problem.element.state_type().size();
+        Self { element: problem.element.size(), real, words: problem.components() * real / 4 }
+    }
+}
+
+const fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn channels_per_group(problem: &Problem, projection: Projection) -> usize {
+    match projection {
+        Projection::PerFrame { groups } => problem.dim / groups,
+        Projection::Constant => problem.dim,
+    }
+}
+
+fn unit(problem: &Problem) -> usize {
+    gcd(channels_per_group(problem, problem.b), channels_per_group(problem, problem.c))
+}
+
+fn is_constant(projection: Projection) -> bool {
+    projection == Projection::Constant
+}
+
+/// States a thread, so that `lanes` threads hold at least `count`: whole packs of up to 16 bytes.
+fn states_for(count: usize, lanes: usize, words: usize) -> usize {
+    let each = count.div_ceil(lanes);
+    match words {
+        1 if each > 2 => each.next_multiple_of(4),
+        1 | 2 if each > 1 => each.next_multiple_of(2),
+        _ => each,
+    }
+}
+
+/// Whether the gain of a method takes more than a handful of instructions.
+fn is_heavy(problem: &Problem) -> bool {
+    let plain = matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
+    problem.complex || problem.element == ElementType::F64 || !plain
+}
+
+/// Frames that the loops unroll.
+fn unroll(problem: &Problem, states: usize) -> usize {
+    match (is_heavy(problem), states) {
+        (false, 0..=8) => 4,
+        (false, _) => 2,
+        (true, 0..=2) => 2,
+        (true, _) => 1,
+    }
+}
+
+/// Bytes of the arrays of a tile; each is aligned to 16.
+fn array_bytes(tile: usize, width: usize, size: usize) -> usize {
+    (tile * width * size).next_multiple_of(16)
+}
+
+impl Layout {
+    /// Shared memory of `Tiles` in tiles.cuh. `gate`: whether silu(z), or its slope, has a place of its own.
+    fn tiles_bytes(&self, problem: &Problem, uses: Uses) -> usize {
+        let sizes = Sizes::of(problem);
+        let sequence = |size| array_bytes(self.tile, self.channels, size);
+        let width = self.slots() * problem.components();
+        let projection = |constant| match constant {
+            true => 0,
+            false => array_bytes(self.tile, width, sizes.element) + array_bytes(self.tile, width, sizes.real),
+        };
+        let both = sequence(sizes.element) + sequence(sizes.real);
+        let slope = problem.dt_softplus || problem.dt_limit.is_some();
+        let optional = |used: bool, bytes: usize| if used { bytes } else { 0 };
+        both + optional(uses.states, both + projection(is_constant(problem.b)))
+            + optional(uses.outputs, projection(is_constant(problem.c)))
+            + optional(uses.outputs && problem.z, sequence(sizes.element))
+            + optional(uses.dy, both)
+            + optional(uses.gate && problem.z, sequence(sizes.real))
+            + optional(uses.slope && slope, sequence(sizes.real))
+    }
+}
+
+/// The tensors that a kernel's tiles hold, beside dt.
+#[derive(Clone, Copy)]
+struct Uses {
+    /// x and b.
+    states: bool,
+    /// c and z.
+    outputs: bool,
+    dy: bool,
+    gate: bool,
+    slope: bool,
+}
+
+impl Uses {
+    const FORWARD: Self = Self { states: true, outputs: true, dy: false, gate: true, slope: false };
+    const BACKWARD: Self = Self { states: true, outputs: true, dy: true, gate: true, slope: true };
+    const fn summary(states: bool, adjoints: bool) -> Self {
+        Self { states, outputs: adjoints, dy: adjoints, gate: false, slope: false }
+    }
+}
+
+fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
+    layout.tiles_bytes(problem, Uses::FORWARD)
+        + array_bytes(layout.tile, layout.channels, Sizes::of(problem).real)
+}
+
+fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+    let sizes = Sizes::of(problem);
+    let threads = layout.lanes * layout.channels;
+    let varying = usize::from(!is_constant(problem.b)) + usize::from(!is_constant(problem.c));
+    let width = varying * layout.slots() * problem.components();
+    let outputs = if problem.z { 3 } else { 2 };
+    layout.tiles_bytes(problem, Uses::BACKWARD)
+        + outputs * array_bytes(layout.tile, layout.channels, sizes.real)
+        + array_bytes(threads / 32 * layout.tile, width, sizes.real)
+        + (layout.tile + tiles) * threads * layout.states * sizes.words * 4
+}
+
+impl Properties {
+    /// Plans the forward pass.
+    pub fn forward(&self, problem: &Problem) -> ForwardPlan {
+        let words = Sizes::of(problem).words;
+        let (most_lanes, most_states) = (8, 16 / words);
+        let passes = problem.state.div_ceil(most_lanes * most_states);
+        let count = problem.state.div_ceil(passes);
+        let unit = unit(problem);
+        let wanted = WARPS_WANTED * self.multiprocessors;
+        let channels = problem.batch * problem.dim;
+        let cut = problem.seq >= SHORTEST_TO_CUT;
+
+        // As few lanes as the registers allow, then more until there are enough warps.
+        let mut lanes = 1;
+        while states_for(count, lanes, words) > 8 / words && lanes < most_lanes {
+            lanes *= 2;
+        }
+        let limit = if cut { 4 } else { most_lanes };
+        while channels * lanes / 32 < wanted
+            && lanes * 2 <= limit
+            && lanes * 2 * states_for(count, lanes * 2, words) <= lanes * states_for(count, lanes, words)
+            && states_for(count, lanes, words) * words > 2
+        {
+            lanes *= 2;
+        }
+
+        let mut layout = Layout {
+            lanes,
+            states: states_for(count, lanes, words),
+            channels: 32.min(unit.next_power_of_two()).max(32 / lanes),
+            tile: problem.seq.next_power_of_two().min(32),
+        };
+        if channels * lanes / 32 >= 20 * self.multiprocessors && unit.is_multiple_of(64) {
+            layout.channels = 64;
+        }
+        let rows_of_blocks = |channels: usize| problem.batch * problem.dim / unit * unit.div_ceil(channels);
+        while rows_of_blocks(layout.channels) < 2 * self.multiprocessors
+            && !cut
+            && layout.channels > 8
+            && layout.channels / 2 * lanes >= 32
+        {
+            layout.channels /= 2;
+        }
+        while forward_bytes(problem, &layout) > self.shared_per_block.min(48 << 10) && layout.tile > 1 {
+            layout.tile /= 2;
+        }
+
+        let warps = channels * lanes / 32;
+        let mut chunk = problem.seq;
+        if cut && warps < wanted {
+            let chunks = (WARPS_WITH_CHUNKS * self.multiprocessors / warps.max(1)).min(problem.seq / 64);
+            if chunks > 1 {
+                chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
+            }
+        }
+        ForwardPlan {
+            layout,
+            units: Units { unit, blocks: unit.div_ceil(layout.channels) },
+            chunk,
+            chunks: problem.seq.div_ceil(chunk),
+            checkpoint_interval: self.backward(problem).chunk,
+        }
+    }
+
+    /// Plans the backward pass.
+    ///
+    /// Its extra memory is what lies at the boundaries of the chunks, less with longer chunks, and the sums of dB
+    /// and dC over the channels of a block, less with more channels a block. Half of a tenth of the inputs each.
+    pub fn backward(&self, problem: &Problem) -> BackwardPlan {
+        let sizes = Sizes::of(problem);
+        let most = 16 / sizes.words;
+        let count = problem.state.min(most);
+        let states = count.min(4 / sizes.words).next_power_of_two();
+        let lanes = count.div_ceil(states).next_power_of_two();
+        let unit = unit(problem);
+        let mut layout = Layout {
+            lanes,
+            states,
+            channels: (128 / lanes).min(64).min(unit.next_power_of_two()).max(32 / lanes),
+            tile: 16,
+        };
+
+        // Bytes of the inputs a frame and channel.
+        let sequences = if problem.z { 4 } else { 3 };
+        let inputs = (sequences * sizes.element) as f64;
+        let bounded = problem.seq >= BOUNDED_FROM;
+        let boundary = layout.slots() * sizes.words * 4;
+        let decay = match problem.method {
+            Method::Bilinear => boundary,
+            _ => sizes.real,
+        };
+        let at_boundary = (2 * boundary + decay) as f64;
+        let shortest = if bounded { at_boundary / (0.047 * inputs) } else { 96.0 };
+        let mut chunk = (shortest.ceil() as usize).next_multiple_of(layout.tile);
+        if problem.seq <= chunk * 3 / 2 {
+            chunk = problem.seq.next_multiple_of(layout.tile);
+        }
+        let tiles = |tile: usize| chunk.div_ceil(tile);
+        while backward_bytes(problem, &layout, tiles(layout.tile)) > self.shared_per_block
+            && layout.channels * lanes > 32
+        {
+            layout.channels /= 2;
+        }
+
+        let blocks = unit.div_ceil(layout.channels);
+        let units = problem.dim / unit;
+        let varying = usize::from(!is_constant(problem.b)) + usize::from(!is_constant(problem.c));
+        let a_split = (varying * layout.slots() * sizes.words * 4 * units) as f64;
+        let room = if bounded { 0.045 } else { 0.5 } * inputs * problem.dim as f64;
+        let most_splits = match varying {
+            0 => blocks,
+            _ => ((room / a_split) as usize).clamp(1, blocks),
+        };
+        let blocks_per_split = blocks.div_ceil(most_splits);
+        let splits = blocks.div_ceil(blocks_per_split);
+        let chunks = problem.seq.div_ceil(chunk);
+        let thread_blocks = problem.batch * units * splits;
+        let rows_per_block = match chunks {
+            1 => (thread_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch),
+            _ => 1,
+        };
+        BackwardPlan {
+            layout,
+            units: Units { unit, blocks },
+            chunk,
+            chunks,
+            blocks_per_split,
+            splits,
+            rows_per_block,
+        }
+    }
+}
+
+/// The widest access, in elements, that the facts allow.
+fn vector(size: usize, alignment: usize, divides: &[usize]) -> usize {
+    let fits = |count: usize| {
+        (count * size <= 16 && alignment.is_multiple_of(count * size))
+            && divides.iter().all(|width| width.is_multiple_of(count))
+    };
+    [8, 4, 2].into_iter().find(|&count| fits(count)).unwrap_or(1)
+}
+
+/// What the kernels of a plan are compiled for; what a kernel does not depend on is left at one value, so that
+/// problems share kernels.
+pub struct Configurations<'a> {
+    /// The problem.
+    pub problem: &'a Problem,
+    /// The layout of the plan.
+    pub layout: Layout,
+    /// Channels that share b and c.
+    pub unit: usize,
+    /// How the operands lie in memory.
+    pub alignment: Alignment,
+}
+
+impl Configurations<'_> {
+    const NEUTRAL: Configuration = Configuration {
+        program: Program::Marks,
+        element: ElementType::F32,
+        complex: false,
+        method: Method::Zoh,
+        coefficients: Coefficients::Exact,
+        b_constant: false,
+        c_constant: false,
+        has_d: false,
+        has_z: false,
+        has_dt_bias: false,
+        softplus: false,
+        limit: false,
+        seq_idx: false,
+        with_states: false,
+        with_adjoints: false,
+        lanes: 1,
+        states: 1,
+        channels: 32,
+        tile: 1,
+        tiles: 1,
+        vector: 1,
+        vector_b: 1,
+        vector_c: 1,
+        unroll: 1,
+        shared_bytes: 0,
+    };
+
+    /// marks.cu.
+    pub fn marks(&self) -> Configuration {
+        Self::NEUTRAL
+    }
+
+    /// prefix.cu.
+    pub fn prefix(&self, with_states: bool, with_adjoints: bool) -> Configuration {
+        Configuration {
+            program: Program::Prefix,
+            element: self.problem.element.state_type(),
+            complex: self.problem.complex,
+            method: match self.problem.method {
+                Method::Bilinear => Method::Bilinear,
+                _ => Method::Zoh,
+            },
+            seq_idx: self.problem.seq_idx,
+            with_states,
+            with_adjoints,
+            lanes: self.layout.lanes,
+            states: self.layout.states,
+            ..Self::NEUTRAL
+        }
+    }
+
+    /// reduce.cu.
+    pub fn reduce(&self) -> Configuration {
+        Configuration {
+            program: Program::Reduce,
+            element: self.problem.element,
+            complex: self.problem.complex,
+            lanes: self.layout.lanes,
+            states: self.layout.states,
+            ..Self::NEUTRAL
+        }
+    }
+
+    /// What the kernels that walk over frames have in common.
+    fn walking(&self, program: Program) -> Configuration {
+        let p = self.problem;
+        let size = p.element.size();
+        let width = self.layout.slots() * p.components();
+        let row = p.state * p.components();
+        let projection = |constant, alignment| match constant {
+            true => 1,
+            false => vector(size, alignment, &[width, row]),
+        };
+        Configuration {
+            program,
+            element: p.element,
+            complex: p.complex,
+            method: p.method,
+            coefficients: p.coefficients,
+            b_constant: is_constant(p.b),
+            c_constant: is_constant(p.c),
+            has_dt_bias: p.dt_bias,
+            softplus: p.dt_softplus,
+            limit: p.dt_limit.is_some(),
+            seq_idx: p.seq_idx,
+            has_z: p.z,
+            lanes: self.layout.lanes,
+            states: self.layout.states,
+            channels: self.layout.channels,
+            tile: self.layout.tile,
+            vector: vector(size, self.alignment.sequences, &[self.layout.channels, self.unit]),
+            vector_b: projection(is_constant(p.b), self.alignment.b),
+            vector_c: projection(is_constant(p.c), self.alignment.c),
+            unroll: unroll(p, self.layout.states),
+            ..Self::NEUTRAL
+        }
+    }
+
+    /// forward.cu.
+    pub fn forward(&self) -> Configuration {
+        Configuration {
+            has_d: self.problem.d,
+            shared_bytes: forward_bytes(self.problem, &self.layout),
+            ..self.walking(Program::Forward)
+        }
+    }
+
+    /// summary.cu.
+    pub fn summary(&self, with_states: bool, with_adjoints: bool) -> Configuration {
+        let uses = Uses::summary(with_states, with_adjoints);
+        let configuration = self.walking(Program::Summary);
+        Configuration {
+            has_z: with_adjoints && configuration.has_z,
+            with_states,
+            with_adjoints,
+            shared_bytes: self.layout.tiles_bytes(self.problem, uses),
+            ..configuration
+        }
+    }
+
+    /// backward.cu, for chunks of so many tiles.
+    pub fn backward(&self, tiles: usize) -> Configuration {
+        Configuration {
+            has_d: self.problem.d,
+            tiles,
+            shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
+            ..self.walking(Program::Backward)
+        }
+    }
+}

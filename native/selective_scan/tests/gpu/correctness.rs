@@ -1,0 +1,340 @@
+//! The same numbers as the references.
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, naive};
+
+use crate::on_device::OnDevice;
+use crate::support::{Case, golden, random};
+use crate::{backward, forward};
+
+const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::F16];
+
+/// How far outputs and gradients may be from float64, relative to the norm; sequences of 2 bytes an element are
+/// allowed their rounding.
+fn tolerances(element: ElementType) -> (f64, f64) {
+    match element {
+        ElementType::F64 => (1e-12, 1e-10),
+        _ => (2e-6, 1e-5),
+    }
+}
+
+fn rounding(element: ElementType) -> f64 {
+    match element {
+        ElementType::Bf16 => 2.5e-3,
+        ElementType::F16 => 3.5e-4,
+        _ => 0.0,
+    }
+}
+
+/// Whether a tensor is stored in the element type of the sequences.
+fn is_sequence(name: &str) -> bool {
+    matches!(name, "x" | "dt" | "b" | "c" | "z" | "y")
+}
+
+type Named<'a> = Vec<(&'static str, &'a Vec<f64>)>;
+
+fn compare(case: &Case, got: Named<'_>, expected: Named<'_>, tolerance: f64) -> Result<(), String> {
+    if got.len() != expected.len() {
+        return Err(format!("{}: {} tensors, expected {}", case.name, got.len(), expected.len()));
+    }
+    for ((name, got), (_, expected)) in got.into_iter().zip(expected) {
+        let allowed = tolerance + if is_sequence(name) { rounding(case.problem.element) } else { 0.0 };
+        let distance = crate::support::distance(got, expected);
+        // A single element may be all there is of a tensor: a rounding of it is its whole distance.
+        let allowed = if got.len() < 32 { 4.0 * allowed } else { allowed };
+        if distance > allowed {
+            return Err(format!(
+                "{}: {name} is {distance:e} away, allowed {allowed:e}: {:?}",
+                case.name, case.problem
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_forward(case: &Case, got: &Outputs<Vec<f64>>) -> Result<(), String> {
+    let expected = naive::forward(&case.problem, case.inputs());
+    compare(case, got.iter().collect(), expected.iter().collect(), tolerances(case.problem.element).0)
+}
+
+fn check_backward(case: &Case, got: &Gradients<Vec<f64>>) -> Result<(), String> {
+    let expected = naive::backward(&case.problem, case.inputs(), case.gradients());
+    compare(case, got.iter().collect(), expected.iter().collect(), tolerances(case.problem.element).1)
+}
+
+/// Forward and backward against the naive twin.
+pub fn check(case: &Case) -> Result<(), String> {
+    check_forward(case, &case.forward(forward))?;
+    check_backward(case, &case.backward(backward))
+}
+
+/// Runs a check over many cases and panics with all that failed.
+pub fn all<T>(cases: impl IntoIterator<Item = T>, mut check: impl FnMut(T) -> Result<(), String>) {
+    let failures: Vec<_> = cases.into_iter().filter_map(|case| check(case).err()).collect();
+    let shown: Vec<_> = failures.iter().take(12).map(String::as_str).collect();
+    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), shown.join("\n"));
+}
+
+fn golden_cases() -> Vec<(golden::Golden, ElementType)> {
+    let pairs = |element| golden::load().into_iter().map(move |golden| (golden, element));
+    ELEMENTS.into_iter().flat_map(pairs).collect()
+}
+
+pub fn golden_forward(_: bool) {
+    all(golden_cases(), |(golden, element)| {
+        let case = golden.case(element);
+        let got = case.forward(forward);
+        check_forward(&case, &got)?;
+        match element {
+            // The inputs are the golden ones, not rounded: so are the outputs.
+            ElementType::F64 => {
+                compare(&case, got.iter().collect(), golden.outputs.iter().collect(), tolerances(element).0)
+            }
+            _ => Ok(()),
+        }
+    });
+}
+
+pub fn golden_backward(_: bool) {
+    all(golden_cases(), |(golden, element)| {
+        let case = golden.case(element);
+        let got = case.backward(backward);
+        check_backward(&case, &got)?;
+        match element {
+            ElementType::F64 => {
+                compare(&case, got.iter().collect(), golden.gradients.iter().collect(), tolerances(element).1)
+            }
+            _ => Ok(()),
+        }
+    });
+}
+
+fn run_random(
+    count: u32,
+    strategy: impl Strategy<Value = Case>,
+    check: impl Fn(&Case) -> Result<(), String>,
+) {
+    let config =
+        Config { cases: count, failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
+    let checked = |case: Case| check(&case).map_err(TestCaseError::fail);
+    if let Err(error) = TestRunner::new(config).run(&strategy, checked) {
+        panic!("{error}");
+    }
+}
+
+pub fn random(_: bool) {
+    run_random(300, random::cases(&ELEMENTS, random::SMALL), check);
+}
+
+/// The backward pass from the states that the forward pass kept.
+pub fn checkpoints(quick: bool) {
+    let limits = random::Limits { seq: 700, ..random::SMALL };
+    run_random(if quick { 4 } else { 40 }, random::cases(&ELEMENTS, limits), |case| {
+        let on_device = OnDevice::new(case.clone());
+        on_device.enqueue_forward(true).unwrap();
+        on_device.enqueue_backward(true).unwrap();
+        check_forward(case, &on_device.outputs())?;
+        check_backward(case, &on_device.gradients())
+    });
+}
+
+/// Problems in float64 without what the property at hand rules out.
+fn exact_cases(count: u32, quick: bool, keep: fn(&mut Problem), check: impl Fn(&Case) -> Result<(), String>) {
+    let strategy = (random::cases(&[ElementType::F64], random::SMALL), proptest::num::u64::ANY).prop_map(
+        move |(case, seed)| {
+            let mut problem = case.problem;
+            keep(&mut problem);
+            random::case(problem, seed)
+        },
+    );
+    run_random(if quick { 3 } else { count }, strategy, check);
+}
+
+fn close(case: &Case, what: &str, got: &[f64], expected: &[f64]) -> Result<(), String> {
+    let distance = crate::support::distance(got, expected);
+    match distance <= 1e-12 {
+        true => Ok(()),
+        false => Err(format!("{}: {what} is {distance:e} away: {:?}", case.name, case.problem)),
+    }
+}
+
+/// Rows of `len` bytes, each cut to the frames of `range`.
+fn frames(problem: &Problem, bytes: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
+    let frame = bytes.len() / (problem.batch * problem.seq);
+    let row = frame * problem.seq;
+    bytes.chunks(row).flat_map(|row| &row[range.start * frame..range.end * frame]).copied().collect()
+}
+
+/// Whether a tensor has an axis of time.
+fn varies(problem: &Problem, name: &str) -> bool {
+    match name {
+        "x" | "dt" | "z" | "dy" | "seq_idx" => true,
+        "b" => problem.b != selective_scan::Projection::Constant,
+        "c" => problem.c != selective_scan::Projection::Constant,
+        _ => false,
+    }
+}
+
+/// The frames of `range` of a case, with other states at its ends.
+fn part(case: &Case, range: std::ops::Range<usize>) -> Case {
+    let p = &case.problem;
+    let cut = |name: &str, bytes: &Vec<u8>| match varies(p, name) {
+        true => frames(p, bytes, range.clone()),
+        false => bytes.clone(),
+    };
+    Case {
+        name: format!("{} {range:?}", case.name),
+        inputs: case.inputs.as_ref().map(cut),
+        gradients: case.gradients.as_ref().map(cut),
+        problem: Problem { seq: range.len(), ..p.clone() },
+    }
+}
+
+/// Two halves, the state handed over forward and its gradient backward, equal the whole.
+pub fn cut_in_two(quick: bool) {
+    let causal = |p: &mut Problem| {
+        (p.bidirectional, p.reverse, p.seq_idx, p.initial_state) = (false, false, false, true);
+        p.seq = p.seq.max(2);
+    };
+    exact_cases(30, quick, causal, |case| {
+        let p = &case.problem;
+        let at = p.seq / 2;
+        let whole = case.forward(forward);
+        let (first, mut second) = (part(case, 0..at), part(case, at..p.seq));
+        let before = first.forward(forward);
+        second.inputs.initial_state =
+            before.final_state.as_ref().map(|state| naive::encode(ElementType::F64, state));
+        let after = second.forward(forward);
+        let row = |seq| seq * p.dim;
+        let joined: Vec<f64> = before
+            .y
+            .chunks(row(at))
+            .zip(after.y.chunks(row(p.seq - at)))
+            .flat_map(|(before, after)| before.iter().chain(after))
+            .copied()
+            .collect();
+        close(case, "y", &joined, &whole.y)?;
+        close(case, "final_state", after.final_state.as_ref().unwrap(), whole.final_state.as_ref().unwrap())?;
+
+        let gradients = case.backward(backward);
+        let later = second.backward(backward);
+        let mut earlier = first;
+        let handed = later.initial_state.as_ref().unwrap();
+        earlier.gradients.dfinal_state = Some(naive::encode(ElementType::F64, handed));
+        let earlier = earlier.backward(backward);
+        let sum: Vec<f64> = earlier.a.iter().zip(&later.a).map(|(a, b)| a + b).collect();
+        close(case, "da", &sum, &gradients.a)?;
+        close(
+            case,
+            "dinitial_state",
+            earlier.initial_state.as_ref().unwrap(),
+            gradients.initial_state.as_ref().unwrap(),
+        )
+    });
+}
+
+/// A step a frame equals the scan.
+pub fn steps(quick: bool) {
+    let causal = |p: &mut Problem| {
+        (p.bidirectional, p.reverse, p.seq_idx, p.initial_state) = (false, false, false, true);
+        p.seq = p.seq.min(9);
+    };
+    exact_cases(20, quick, causal, |case| {
+        let p = &case.problem;
+        let whole = case.forward(forward);
+        let mut state = case.inputs.initial_state.clone();
+        let mut rows = vec![Vec::new(); p.batch];
+        for t in 0..p.seq {
+            let mut step = part(case, t..t + 1);
+            step.inputs.initial_state = state;
+            let outputs = step.forward(forward);
+            for (row, y) in rows.iter_mut().zip(outputs.y.chunks(p.dim)) {
+                row.extend_from_slice(y);
+            }
+            state = outputs.final_state.map(|state| naive::encode(ElementType::F64, &state));
+        }
+        close(case, "y", &rows.concat(), &whole.y)
+    });
+}
+
+/// A packed row equals its sequences apart, forward and backward.
+pub fn packed(quick: bool) {
+    let plain = |p: &mut Problem| {
+        (p.seq_idx, p.initial_state, p.batch) = (true, false, 1);
+        p.seq = p.seq.max(4);
+    };
+    exact_cases(30, quick, plain, |case| {
+        let p = &case.problem;
+        let at = p.seq / 3;
+        let mut case = case.clone();
+        // One sequence, a frame of padding, another sequence.
+        let index = |t: usize| match t {
+            t if t < at => 0.0,
+            t if t == at => -1.0,
+            _ => 7.0,
+        };
+        let seq_idx: Vec<f64> = (0..p.seq).map(index).collect();
+        case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &seq_idx));
+        case.gradients.dfinal_state = None;
+        let apart = |range| {
+            let mut part = part(&case, range);
+            part.inputs.seq_idx = None;
+            part.problem.seq_idx = false;
+            part
+        };
+        let parts: Vec<_> =
+            [0..at, at + 1..p.seq].into_iter().filter(|range| !range.is_empty()).map(apart).collect();
+        let join = |of: &dyn Fn(&Case) -> Vec<f64>| {
+            let mut joined = parts.iter().map(of).collect::<Vec<_>>();
+            let padding = vec![0.0; p.dim];
+            joined.insert(joined.len() - 1, padding);
+            joined.concat()
+        };
+        close(&case, "y", &case.forward(forward).y, &join(&|part| part.forward(forward).y))?;
+        let gradients = case.backward(backward);
+        close(&case, "dx", &gradients.x, &join(&|part| part.backward(backward).x))?;
+        close(&case, "ddt", &gradients.dt, &join(&|part| part.backward(backward).dt))
+    });
+}
+
+/// Scanning in reverse equals flipping time, scanning, and flipping back.
+pub fn reverse(quick: bool) {
+    exact_cases(
+        30,
+        quick,
+        |p| p.reverse = true,
+        |case| {
+            let p = &case.problem;
+            let flip = |bytes: &[u8]| {
+                let frame = bytes.len() / (p.batch * p.seq);
+                let row = |row: &[u8]| row.chunks(frame).rev().flatten().copied().collect::<Vec<u8>>();
+                bytes.chunks(frame * p.seq).flat_map(row).collect::<Vec<u8>>()
+            };
+            let flip_varying = |name: &str, bytes: &[u8]| match varies(p, name) {
+                true => flip(bytes),
+                false => bytes.to_vec(),
+            };
+            let flipped = Case {
+                name: format!("{} flipped", case.name),
+                inputs: Inputs::map(case.inputs(), flip_varying),
+                gradients: OutputGradients::map(case.gradients(), flip_varying),
+                problem: Problem { reverse: false, ..p.clone() },
+            };
+            let back = |values: &[f64]| {
+                naive::decode(ElementType::F64, &flip(&naive::encode(ElementType::F64, values)))
+            };
+            let (got, expected) = (case.forward(forward), flipped.forward(forward));
+            close(case, "y", &got.y, &back(&expected.y))?;
+            close(
+                case,
+                "final_state",
+                got.final_state.as_ref().unwrap(),
+                expected.final_state.as_ref().unwrap(),
+            )?;
+            let (got, expected) = (case.backward(backward), flipped.backward(backward));
+            close(case, "dx", &got.x, &back(&expected.x))?;
+            close(case, "da", &got.a, &expected.a)
+        },
+    );
+}

@@ -1,0 +1,103 @@
+//! What can only be shown on a GPU: one binary that also runs on a machine with no Rust.
+//!
+//! It reads the golden cases from the file that EXPHIL_GOLDEN names, else from the repository, and writes its record
+//! to the file that EXPHIL_GPU_RECORD names. `--quick` leaves out what takes long, for a run under a sanitizer.
+//! Without a GPU it says so and passes.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod correctness;
+mod on_device;
+mod robustness;
+mod shapes;
+mod sources;
+mod timing;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use selective_scan::cuda::{self, Device};
+use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
+
+/// The device under test.
+fn device() -> &'static Device {
+    cuda::device(0).expect("the device was there at the start")
+}
+
+/// The backend's forward pass, as the shared tests call it.
+fn forward(problem: &Problem, inputs: Inputs<&[u8]>, outputs: Outputs<&mut [u8]>) -> Result<(), Error> {
+    device().forward(problem, inputs, outputs)
+}
+
+/// The backend's backward pass, as the shared tests call it.
+fn backward(
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    output_gradients: OutputGradients<&[u8]>,
+    gradients: Gradients<&mut [u8]>,
+) -> Result<(), Error> {
+    device().backward(problem, inputs, output_gradients, gradients)
+}
+
+/// A test: its name, whether a quick run has it, what it does.
+type Test = (&'static str, bool, fn(bool));
+
+const TESTS: &[Test] = &[
+    ("golden forward", true, correctness::golden_forward),
+    ("golden backward", true, correctness::golden_backward),
+    ("random problems", false, correctness::random),
+    ("unusual shapes", false, shapes::unusual),
+    ("checkpoints", true, correctness::checkpoints),
+    ("a sequence cut in two", true, correctness::cut_in_two),
+    ("steps", true, correctness::steps),
+    ("packed rows", true, correctness::packed),
+    ("reverse", true, correctness::reverse),
+    ("same bits twice", false, robustness::same_bits),
+    ("many threads", false, robustness::many_threads),
+    ("failure and recovery", true, robustness::recovery),
+    ("not a number", true, robustness::not_a_number),
+    ("memory of the backward pass", true, robustness::memory),
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        return;
+    }
+    let quick = arguments.iter().any(|argument| argument == "--quick");
+    let only = arguments.iter().find(|argument| !argument.starts_with('-'));
+    if let Err(error) = cuda::devices().and_then(|_| cuda::device(0)) {
+        println!("SKIPPED: the GPU tests need a GPU: {error}");
+        return;
+    }
+    println!("{:?}", device().info());
+
+    let mut passed = Vec::new();
+    let mut failed = Vec::new();
+    for &(name, in_quick, test) in TESTS {
+        if quick && !in_quick || only.is_some_and(|only| !name.contains(only.as_str())) {
+            continue;
+        }
+        let start = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| test(quick)));
+        println!(
+            "{} {name} ({:.1} s)",
+            if result.is_ok() { "ok    " } else { "FAILED" },
+            start.elapsed().as_secs_f64()
+        );
+        match result {
+            Ok(()) => passed.push(name),
+            Err(_) => failed.push(name),
+        }
+    }
+    if quick || only.is_some() {
+        assert!(failed.is_empty(), "failed: {failed:?}");
+        return;
+    }
+    let figures = timing::figures();
+    assert!(failed.is_empty(), "failed: {failed:?}");
+    if let Some(file) = std::env::var_os("EXPHIL_GPU_RECORD") {
+        std::fs::write(file, sources::record(&passed, &figures)).expect("the record can be written");
+    }
+}

@@ -1,0 +1,146 @@
+//! A case whose operands lie in device memory, for the layer that enqueues on a stream.
+
+use cudarc::driver::result;
+use selective_scan::cuda::{CUdeviceptr, CUstream, Pass};
+use selective_scan::naive::{decode, element_of};
+use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs};
+
+use crate::device;
+use crate::support::Case;
+
+/// Device memory, freed when dropped.
+pub struct Memory {
+    pub address: CUdeviceptr,
+    len: usize,
+}
+
+impl Memory {
+    /// Poisoned memory, so that what is not written shows.
+    pub fn new(len: usize) -> Self {
+        // SAFETY: the context is current; the range is the one just allocated.
+        unsafe {
+            let address = result::malloc_sync(len.max(1)).unwrap();
+            result::memset_d8_sync(address, 0xff, len.max(1)).unwrap();
+            Self { address, len }
+        }
+    }
+
+    fn of(bytes: &[u8]) -> Self {
+        let memory = Self::new(bytes.len());
+        // SAFETY: the memory has this length.
+        unsafe { result::memcpy_htod_sync(memory.address, bytes).unwrap() };
+        memory
+    }
+
+    pub fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: the memory has this length.
+        unsafe { result::memcpy_dtoh_sync(&mut bytes, self.address).unwrap() };
+        bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the memory is ours and idle: tests wait for their streams.
+        unsafe { result::free_sync(self.address).unwrap() };
+    }
+}
+
+/// A case on the device.
+pub struct OnDevice {
+    case: Case,
+    inputs: Inputs<Memory>,
+    output_gradients: OutputGradients<Memory>,
+    outputs: Outputs<Memory>,
+    gradients: Gradients<Memory>,
+    workspaces: [Memory; 3],
+    checkpoints: Memory,
+    pub stream: CUstream,
+}
+
+impl OnDevice {
+    pub fn new(case: Case) -> Self {
+        // Makes the context current in this thread.
+        device().host_buffer(1).unwrap();
+        let problem = &case.problem;
+        let bytes = |name: &str| Memory::new(problem.bytes(name));
+        let workspace = |pass| Memory::new(device().workspace_bytes(problem, pass));
+        Self {
+            inputs: case.inputs().map(|_, bytes| Memory::of(bytes)),
+            output_gradients: case.gradients().map(|_, bytes| Memory::of(bytes)),
+            outputs: Outputs { y: bytes("y"), final_state: Some(bytes("final_state")) },
+            gradients: Gradients {
+                x: bytes("x"),
+                dt: bytes("dt"),
+                a: bytes("a"),
+                b: bytes("b"),
+                c: bytes("c"),
+                d: problem.d.then(|| bytes("d")),
+                z: problem.z.then(|| bytes("z")),
+                dt_bias: problem.dt_bias.then(|| bytes("dt_bias")),
+                initial_state: problem.initial_state.then(|| bytes("initial_state")),
+            },
+            workspaces: [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints].map(workspace),
+            checkpoints: Memory::new(device().checkpoint_bytes(problem)),
+            stream: result::stream::create(result::stream::StreamKind::NonBlocking).unwrap(),
+            case,
+        }
+    }
+
+    pub fn enqueue_forward(&self, keep: bool) -> Result<(), Error> {
+        let address = |_: &str, memory: &Memory| memory.address;
+        // SAFETY: all memory has the sizes asked for and lives until the stream has been waited for.
+        unsafe {
+            device().enqueue_forward(
+                self.stream,
+                &self.case.problem,
+                self.inputs.as_ref().map(address),
+                self.outputs.as_ref().map(address),
+                keep.then_some(self.checkpoints.address),
+                self.workspaces[0].address,
+            )
+        }
+    }
+
+    pub fn enqueue_backward(&self, kept: bool) -> Result<(), Error> {
+        let address = |_: &str, memory: &Memory| memory.address;
+        // SAFETY: as above.
+        unsafe {
+            device().enqueue_backward(
+                self.stream,
+                &self.case.problem,
+                self.inputs.as_ref().map(address),
+                self.output_gradients.as_ref().map(address),
+                self.gradients.as_ref().map(address),
+                kept.then_some(self.checkpoints.address),
+                self.workspaces[if kept { 2 } else { 1 }].address,
+            )
+        }
+    }
+
+    pub fn wait(&self) {
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::synchronize(self.stream).unwrap() };
+    }
+
+    pub fn outputs(&self) -> Outputs<Vec<f64>> {
+        self.wait();
+        let problem = &self.case.problem;
+        self.outputs.as_ref().map(|name, memory| decode(element_of(problem, name), &memory.read()))
+    }
+
+    pub fn gradients(&self) -> Gradients<Vec<f64>> {
+        self.wait();
+        let problem = &self.case.problem;
+        self.gradients.as_ref().map(|name, memory| decode(element_of(problem, name), &memory.read()))
+    }
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        self.wait();
+        // SAFETY: the stream is ours and idle.
+        unsafe { result::stream::destroy(self.stream).unwrap() };
+    }
+}

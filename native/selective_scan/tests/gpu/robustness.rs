@@ -1,0 +1,141 @@
+//! What must hold whatever happens: the same bits, many threads, failures, values that are not finite, memory.
+
+use selective_scan::cuda::Pass;
+use selective_scan::{ElementType, Error, Problem, Projection, naive};
+
+use crate::shapes::{block, problem};
+use crate::support::{Case, random};
+use crate::{backward, device, forward};
+
+fn bits(values: &[f64]) -> Vec<u64> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn all_bits(case: &Case) -> Vec<Vec<u64>> {
+    let outputs = case.forward(forward);
+    let gradients = case.backward(backward);
+    let tensors = outputs.iter().chain(gradients.iter());
+    tensors.map(|(_, values)| bits(values)).collect()
+}
+
+pub fn same_bits(_: bool) {
+    let bf16 = Problem { element: ElementType::Bf16, ..block(8, 700, 200, 16) };
+    let constant = Problem { b: Projection::Constant, bidirectional: true, ..block(5, 300, 96, 33) };
+    for (seed, problem) in
+        [block(32, 60, 512, 16), block(4, 2048, 256, 16), bf16, constant].into_iter().enumerate()
+    {
+        let case = random::case(problem, seed as u64);
+        let first = all_bits(&case);
+        for _ in 0..3 {
+            assert!(first == all_bits(&case), "{:?}", case.problem);
+        }
+    }
+}
+
+pub fn many_threads(_: bool) {
+    let cases: Vec<Case> = (0..16)
+        .map(|seed| random::case(block(1 + seed % 3, 60 + 40 * seed, 64 + 8 * seed, 16), seed as u64))
+        .collect();
+    let expected: Vec<_> = cases.iter().map(all_bits).collect();
+    std::thread::scope(|scope| {
+        for (case, expected) in cases.iter().zip(&expected) {
+            scope.spawn(move || {
+                for _ in 0..5 {
+                    assert!(&all_bits(case) == expected, "{:?}", case.problem);
+                }
+            });
+        }
+    });
+}
+
+pub fn recovery(_: bool) {
+    let case = random::case(block(2, 50, 64, 16), 1);
+    let expected = case.forward(forward);
+    match device().host_buffer(1 << 50) {
+        Err(Error::Failed { operation, reason, remedy }) => {
+            assert!(operation.contains("cuda:0"), "{operation}");
+            assert!(reason.starts_with("CUDA_ERROR"), "{reason}");
+            assert!(!remedy.is_empty());
+        }
+        other => panic!("a buffer of 2^50 bytes: {other:?}"),
+    }
+    assert_eq!(case.forward(forward), expected);
+
+    // More device memory than there is: the inputs are constant or small, the states are not.
+    let huge = Problem { initial_state: false, ..problem(1 << 15, 1, 1 << 15, 300) };
+    let operands = Problem { b: Projection::Constant, c: Projection::Constant, ..huge };
+    let bytes = device().workspace_bytes(&operands, Pass::Backward);
+    assert!(bytes > device().info().memory_bytes, "{bytes}");
+
+    let wrong = device().forward(
+        &case.problem,
+        selective_scan::Inputs { x: &[0; 3], ..case.inputs() },
+        selective_scan::Outputs { y: &mut [], final_state: None },
+    );
+    assert!(matches!(wrong, Err(Error::InvalidArgument { argument: "x", .. })), "{wrong:?}");
+    assert_eq!(case.forward(forward), expected);
+
+    // A result in pinned memory is the same.
+    let mut y = device().host_buffer(case.problem.bytes("y")).unwrap();
+    y.fill(0xff);
+    let outputs = selective_scan::Outputs { y: &mut y[..], final_state: None };
+    device().forward(&case.problem, case.inputs(), outputs).unwrap();
+    assert_eq!(naive::decode(ElementType::F32, &y), expected.y);
+}
+
+/// Where the twin is finite, so is the kernel, and close; elsewhere neither is.
+pub fn not_a_number(_: bool) {
+    let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    for (seed, value) in values.into_iter().enumerate() {
+        for name in ["x", "dt", "b", "z"] {
+            let mut case = random::case(block(2, 40, 33, 4), seed as u64);
+            let tensor = match name {
+                "x" => &mut case.inputs.x,
+                "dt" => &mut case.inputs.dt,
+                "b" => &mut case.inputs.b,
+                _ => case.inputs.z.as_mut().unwrap(),
+            };
+            let at = tensor.len() / 8 * 4;
+            tensor[at..at + 4].copy_from_slice(&(value as f32).to_ne_bytes());
+            let got = case.forward(forward);
+            let expected = naive::forward(&case.problem, case.inputs());
+            for (got, expected) in got.y.iter().zip(&expected.y) {
+                assert_eq!(got.is_finite(), expected.is_finite(), "{name} {value}: {got} {expected}");
+                assert!(!got.is_finite() || (got - expected).abs() <= 1e-4 * (1.0 + expected.abs()));
+            }
+            case.backward(backward);
+        }
+    }
+}
+
+/// From 2048 frames on, the backward pass needs less than a tenth of what flows into it.
+pub fn memory(_: bool) {
+    let bf16 = |problem| Problem { element: ElementType::Bf16, ..problem };
+    let f64 = |problem| Problem { element: ElementType::F64, ..problem };
+    let problems = [
+        problem(8, 2048, 1536, 16),
+        problem(1, 2048, 512, 16),
+        problem(4, 4096, 5120, 16),
+        problem(1, 65_536, 1024, 16),
+        problem(2, 2048, 1024, 64),
+        problem(2, 2048, 1024, 128),
+        block(8, 2048, 512, 16),
+        bf16(problem(8, 2048, 1536, 16)),
+        bf16(block(2, 3000, 1024, 16)),
+        f64(problem(2, 2048, 512, 16)),
+        Problem { bidirectional: true, ..problem(2, 2048, 1024, 16) },
+        Problem { seq_idx: true, ..problem(2, 2048, 1024, 16) },
+        Problem { b: Projection::Constant, c: Projection::Constant, ..problem(2, 2048, 1024, 16) },
+        Problem { b: Projection::PerFrame { groups: 8 }, ..problem(2, 2048, 1024, 16) },
+    ];
+    for problem in problems {
+        let optional =
+            [("d", problem.d), ("z", problem.z), ("dt_bias", problem.dt_bias), ("seq_idx", problem.seq_idx)];
+        let present = optional.iter().filter(|(_, present)| *present).map(|(name, _)| *name);
+        let inputs: usize =
+            ["x", "dt", "a", "b", "c", "dy"].into_iter().chain(present).map(|name| problem.bytes(name)).sum();
+        let extra = device().workspace_bytes(&problem, Pass::Backward);
+        let share = extra as f64 / inputs as f64;
+        assert!(share < 0.1, "{:.1}% of the inputs: {problem:?}", 100.0 * share);
+    }
+}
