@@ -97,26 +97,24 @@ fn fraction_f64<S: Isa>(r: Lanes<f64, S>) -> Lanes<f64, S> {
     )
 }
 
-/// 2^(ab): the integer n nearest to ab, and what is left, from products that are not rounded (with fused hardware).
+/// ab = n + r: the nearest integer and what is left, from products that are not rounded (with fused hardware).
 #[inline(always)]
-fn exp2_product<R: Real, S: Isa>(
-    a: Lanes<R, S>,
-    b: Lanes<R, S>,
-    fraction: impl Fn(Lanes<R, S>) -> Lanes<R, S>,
-) -> Lanes<R, S> {
+fn reduce_product<R: Real, S: Isa>(a: Lanes<R, S>, b: Lanes<R, S>) -> [Lanes<R, S>; 2] {
     let shift = rounding_shift(a);
     let n = a.mul_add(b, shift) - shift;
-    R::scale(fraction(R::remainder(a.mul_add(b, -n))), n)
+    [n, R::remainder(a.mul_add(b, -n))]
 }
 
 #[inline(always)]
 pub fn exp2_f32<S: Isa>(a: Lanes<f32, S>, b: Lanes<f32, S>) -> Lanes<f32, S> {
-    exp2_product(a, b, fraction_f32)
+    let [n, r] = reduce_product(a, b);
+    f32::scale(fraction_f32(r), n)
 }
 
 #[inline(always)]
 pub fn exp2_f64<S: Isa>(a: Lanes<f64, S>, b: Lanes<f64, S>) -> Lanes<f64, S> {
-    exp2_product(a, b, fraction_f64)
+    let [n, r] = reduce_product(a, b);
+    f64::scale(fraction_f64(r), n)
 }
 
 /// ln 2 in two parts, the first short enough for exact products with the integers that occur (Cody and Waite).

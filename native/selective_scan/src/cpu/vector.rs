@@ -279,8 +279,8 @@ macro_rules! impl_real {
     };
 }
 
-real!(f32, f32s, m32s, 10);
-real!(f64, f64s, m64s, 18);
+real!(f32, f32s, m32s, 13);
+real!(f64, f64s, m64s, 23);
 
 /// A register of real numbers.
 #[derive(Clone, Copy)]
@@ -418,10 +418,14 @@ impl<R: Real, S: Isa> Field for Lanes<R, S> {
         self.constant(1.0) / self
     }
     #[inline(always)]
+    fn over(self, divisor: Self) -> Self {
+        self / divisor
+    }
+    #[inline(always)]
     fn exp(self) -> Self {
         R::exp(self)
     }
-    /// Only asked for where |z| ≥ 2: nothing cancels there.
+    /// Only asked for where |z| ≥ 1: next to nothing cancels there.
     #[inline(always)]
     fn exp_m1(self) -> Self {
         R::exp(self).plus(-1.0)
@@ -435,8 +439,8 @@ impl<R: Real, S: Isa> Field for Lanes<R, S> {
         R::exp2_product(self, delta)
     }
     #[inline(always)]
-    fn where_small(self, small: Self, large: Self) -> Self {
-        Self::select(self.abs().less(self.constant(2.0)), small, large)
+    fn within(self, radius: f64, inside: Self, outside: Self) -> Self {
+        Self::select(self.abs().less(self.constant(radius)), inside, outside)
     }
 }
 
@@ -452,6 +456,19 @@ impl<R: Real, S: Isa> ComplexLanes<R, S> {
     fn norm_squared(self) -> Lanes<R, S> {
         self.re.mul_add(self.re, self.im * self.im)
     }
+}
+
+/// ab + cd to an unit in the last place, whatever cancels (Kahan's, with fused hardware).
+#[inline(always)]
+fn sum_of_products<R: Real, S: Isa>(
+    a: Lanes<R, S>,
+    b: Lanes<R, S>,
+    c: Lanes<R, S>,
+    d: Lanes<R, S>,
+) -> Lanes<R, S> {
+    let product = c * d;
+    let rest = c.mul_add(d, -product);
+    a.mul_add(b, product) + rest
 }
 
 impl<R: Real, S: Isa> Add for ComplexLanes<R, S> {
@@ -526,19 +543,28 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
         Self { re: self.re * scale, im: -(self.im * scale) }
     }
     #[inline(always)]
+    fn over(self, divisor: Self) -> Self {
+        let scale = sum_of_products(divisor.re, divisor.re, divisor.im, divisor.im);
+        let re = sum_of_products(self.re, divisor.re, self.im, divisor.im);
+        let im = sum_of_products(self.im, divisor.re, -self.re, divisor.im);
+        Self { re: re / scale, im: im / scale }
+    }
+    #[inline(always)]
     fn exp(self) -> Self {
         let [sin, cos] = R::sin_cos(self.im);
         let scale = R::exp(self.re);
         Self { re: scale * cos, im: scale * sin }
     }
-    /// e^(x+iy) − 1 = (eˣ−1) cos y − 2 sin²(y/2) + i eˣ sin y, with eˣ−1 = xφ₁(x).
+    /// e^(x+iy) − 1, whose real part cancels where eˣ cos y is near 1: there it is (eˣ−1) cos y − 2 sin²(y/2).
     #[inline(always)]
     fn exp_m1(self) -> Self {
         let [sin, cos] = R::sin_cos(self.im);
         let [half, _] = R::sin_cos(self.im.scale(0.5));
         let scale = R::exp(self.re);
-        let exp_m1 = exponential::exp_m1(self.re);
-        Self { re: exp_m1.mul_add(cos, -(half * half).scale(2.0)), im: scale * sin }
+        let far = scale.mul_add(cos, cos.constant(-1.0));
+        let near = exponential::exp_m1(self.re).mul_add(cos, -(half * half).scale(2.0));
+        let re = Lanes::select(far.less(far.constant(-0.5)), far, near);
+        Self { re, im: scale * sin }
     }
     #[inline(always)]
     fn rate(self) -> Self {
@@ -549,9 +575,11 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
         self.times(delta).exp()
     }
     #[inline(always)]
-    fn where_small(self, small: Self, large: Self) -> Self {
-        let mask = self.norm_squared().less(self.re.constant(4.0));
-        Self { re: Lanes::select(mask, small.re, large.re), im: Lanes::select(mask, small.im, large.im) }
+    fn within(self, radius: f64, inside: Self, outside: Self) -> Self {
+        let mask = self.norm_squared().less(self.re.constant(radius * radius));
+        let [re, im] = [[inside.re, outside.re], [inside.im, outside.im]]
+            .map(|[inside, outside]| Lanes::select(mask, inside, outside));
+        Self { re, im }
     }
 }
 
