@@ -350,6 +350,7 @@ impl Problem {
         for (name, spec) in gradients.iter() {
             let (element, shape) = match name {
                 "dy" => (self.element, vec![self.batch, self.seq, self.dim]),
+                "boundary_states" => (self.element.state_type(), self.boundary_shape()),
                 _ => (self.element.state_type(), self.state_shape()),
             };
             if spec.element != element {
@@ -367,6 +368,20 @@ impl Problem {
     /// {batch, dim, state}, with a trailing 2 where complex.
     pub fn state_shape(&self) -> Vec<usize> {
         with_complex(vec![self.batch, self.dim, self.state], self.complex)
+    }
+
+    /// Frames between the states that the backward pass starts from. The longer, the less memory they take, and the
+    /// more of it the states within a chunk: 64 frames or more a real state keep the former under a twentieth of the
+    /// inputs.
+    pub fn chunk(&self) -> usize {
+        (8 * self.state * self.components()).next_multiple_of(64).clamp(128, 512)
+    }
+
+    /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex.
+    pub fn boundary_shape(&self) -> Vec<usize> {
+        let directions = if self.bidirectional { 2 } else { 1 };
+        let chunks = self.seq.div_ceil(self.chunk());
+        with_complex(vec![directions, self.batch, chunks, self.dim, self.state], self.complex)
     }
 
     /// Real components of a state, of an element of `a`, `b` or `c`: 2 where complex.
@@ -392,6 +407,7 @@ impl Problem {
             "initial_state" | "final_state" | "dfinal_state" => {
                 self.batch * self.dim * self.state * components * state
             }
+            "boundary_states" => self.boundary_shape().iter().product::<usize>() * state,
             "seq_idx" => self.batch * self.seq * ElementType::S32.size(),
             _ => unreachable!("no tensor is called {name}"),
         }

@@ -22,4 +22,12 @@ proptest! {
         let outputs = case.forward(cpu::forward);
         assert_close(&case.name, outputs.iter(), expected.iter(), tolerance(case.problem.element));
     }
+
+    #[test]
+    fn backward_is_the_naive_twin(case in random::cases(EXACT, random::SMALL)) {
+        let expected = naive::backward(&case.problem, case.inputs(), case.gradients());
+        let gradients = case.backward(cpu::backward);
+        let tolerance = if case.problem.element == ElementType::F64 { 1e-10 } else { 1e-5 };
+        assert_close(&case.name, gradients.iter(), expected.iter(), tolerance);
+    }
 }

@@ -1,9 +1,11 @@
 //! The CPU backend: vector instructions chosen at run time, threads over batch and channels.
 
+mod backward;
 mod blocks;
 mod exponential;
 mod forward;
 mod frames;
+mod sink;
 mod step;
 mod tile;
 mod vector;
@@ -11,7 +13,7 @@ mod views;
 
 use half::{bf16, f16};
 
-use crate::{ElementType, Error, Inputs, Outputs, Problem};
+use crate::{ElementType, Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
 use vector::{ComplexLanes, Isa, Lanes, with_isa};
 use views::{Storage, Views};
 
@@ -67,4 +69,33 @@ pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>, outputs: Outputs<&mut [
         }
     }
     with_isa!(isa => with_storage!(problem.element, T => on::<T, _>(isa, problem, inputs, outputs)))
+}
+
+/// The gradients of Σ y·dy + Σ final_state·dfinal_state with respect to every input: writes those that `gradients`
+/// has. Where the forward pass has handed over its boundary states, they are not computed again.
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward(
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    upstream: OutputGradients<&[u8]>,
+    gradients: Gradients<&mut [u8]>,
+) -> Result<(), Error> {
+    fn on<T: Storage, S: Isa>(
+        isa: S,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        upstream: OutputGradients<&[u8]>,
+        gradients: Gradients<&mut [u8]>,
+    ) -> Result<(), Error> {
+        let views = &Views::<T>::new(problem, inputs)?;
+        match problem.complex {
+            true => {
+                backward::backward::<T, ComplexLanes<T::Real, S>>(isa, problem, views, upstream, gradients)
+            }
+            false => backward::backward::<T, Lanes<T::Real, S>>(isa, problem, views, upstream, gradients),
+        }
+    }
+    with_isa!(isa => with_storage!(problem.element, T => on::<T, _>(isa, problem, inputs, upstream, gradients)))
 }
