@@ -20,8 +20,7 @@ fn forward(criterion: &mut Criterion) {
         let mut problem = support::random::zoh(batch, seq, dim, state);
         problem.initial_state = seq == 1;
         let case = support::random::case(problem, 0);
-        let names =
-            Outputs { y: (), final_state: case.problem.initial_state.then_some(()), boundary_states: None };
+        let names = Outputs { y: (), final_state: case.problem.initial_state.then_some(()) };
         let mut outputs = names.map(|name, ()| vec![0u8; case.problem.bytes(name)]);
         group.throughput(Throughput::Elements((batch * seq * dim) as u64));
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {

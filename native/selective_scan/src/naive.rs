@@ -84,7 +84,7 @@ pub fn element_of(problem: &Problem, name: &str) -> ElementType {
 /// y and final_state, in float64.
 pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>) -> Outputs<Vec<f64>> {
     let scan = Scan::new(problem, inputs);
-    Outputs { y: scan.gated(), final_state: Some(scan.final_state), boundary_states: None }
+    Outputs { y: scan.gated(), final_state: Some(scan.final_state) }
 }
 
 /// The gradients of Σ y·dy + Σ final_state·dfinal_state with respect to every input present, in float64.

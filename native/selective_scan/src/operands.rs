@@ -109,9 +109,6 @@ named_tensors! {
         optional {
             /// The state after the last frame, {batch, dim, state}.
             final_state,
-            /// The states before every chunk of frames, {directions, batch, chunks, dim, state}: what the backward
-            /// pass would have to compute again. See [`crate::Problem::chunk`].
-            boundary_states,
         }
     }
 }
@@ -126,8 +123,6 @@ named_tensors! {
         optional {
             /// ∂L/∂final_state, {batch, dim, state}; zero where absent.
             dfinal_state,
-            /// The states before every chunk, as the forward pass of the same inputs wrote them.
-            boundary_states,
         }
     }
 }

@@ -350,7 +350,6 @@ impl Problem {
         for (name, spec) in gradients.iter() {
             let (element, shape) = match name {
                 "dy" => (self.element, vec![self.batch, self.seq, self.dim]),
-                "boundary_states" => (self.element.state_type(), self.boundary_shape()),
                 _ => (self.element.state_type(), self.state_shape()),
             };
             if spec.element != element {

@@ -45,6 +45,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
     isa: F::Isa,
     problem: &Problem,
     views: &Views<'_, T>,
+    boundary: Option<&[u8]>,
     upstream: OutputGradients<&[u8]>,
     gradients: Gradients<&mut [u8]>,
 ) -> Result<(), Error> {
@@ -52,8 +53,11 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         problem.check_length(name, bytes.len())?;
         Ok(bytes)
     })?;
-    let boundary = match upstream.boundary_states {
-        Some(bytes) => numbers::<T::Real>(bytes),
+    let boundary = match boundary {
+        Some(bytes) => {
+            problem.check_length("boundary_states", bytes.len())?;
+            numbers::<T::Real>(bytes)
+        }
         None => {
             let mut states = vec![T::Real::default(); problem.boundary_shape().iter().product()];
             boundary_states::<T, F>(isa, problem, views, &mut states);

@@ -69,11 +69,12 @@ pub fn forward<T: Storage, F: VectorField<Element = T::Real>>(
     problem: &Problem,
     views: &Views<'_, T>,
     outputs: Outputs<&mut [u8]>,
+    boundary_states: Option<&mut [u8]>,
 ) -> Result<(), Error> {
     let states = |name, bytes: Option<_>| bytes.map(|bytes| Output::new(problem, name, bytes)).transpose();
     let y = Some(Output::new(problem, "y", outputs.y)?);
     let final_state = states("final_state", outputs.final_state)?;
-    let boundary_states = states("boundary_states", outputs.boundary_states)?;
+    let boundary_states = states("boundary_states", boundary_states)?;
     scan::<T, F>(isa, problem, views, y, final_state, boundary_states);
     Ok(())
 }

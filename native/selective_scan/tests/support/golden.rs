@@ -97,13 +97,8 @@ fn read(tensors: &SafeTensors<'_>, name: &str, options: &str) -> Golden {
         gradients_in: OutputGradients {
             dy: find("in", "dy").unwrap(),
             dfinal_state: find("in", "dfinal_state"),
-            boundary_states: None,
         },
-        outputs: Outputs {
-            y: values_of("out", "y").unwrap(),
-            final_state: values_of("out", "final_state"),
-            boundary_states: None,
-        },
+        outputs: Outputs { y: values_of("out", "y").unwrap(), final_state: values_of("out", "final_state") },
         gradients: Gradients {
             x: values_of("grad", "x").unwrap(),
             dt: values_of("grad", "dt").unwrap(),

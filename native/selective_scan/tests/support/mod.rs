@@ -40,7 +40,7 @@ impl Case {
 
     /// The outputs of a backend; memory is poisoned before, so that what is not written shows.
     pub fn forward(&self, forward: Forward) -> Outputs<Vec<f64>> {
-        let names = Outputs { y: (), final_state: Some(()), boundary_states: None };
+        let names = Outputs { y: (), final_state: Some(()) };
         let mut outputs = names.map(|name, ()| vec![0xff; self.problem.bytes(name)]);
         forward(&self.problem, self.inputs(), outputs.as_mut().map(|_, bytes| &mut bytes[..])).unwrap();
         outputs.map(|name, bytes| decode(element_of(&self.problem, name), &bytes))
