@@ -20,7 +20,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
   import ExPhil.Native.Scans
   import ExUnit.CaptureLog
-  alias ExPhil.Native.{Error, SelectiveScan}
+  alias ExPhil.Native.{Error, Nif, SelectiveScan}
   alias ExPhil.Native.SelectiveScan.{Devices, Fallback}
 
   @variable "EXPHIL_SCAN_BACKEND"
@@ -139,6 +139,26 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     test "does not excuse a wrong call", %{inputs: inputs} do
       assert_raise ArgumentError, ~r/expected b to have shape/, fn -> call(%{inputs | b: inputs.x}, :scan, []) end
       refute_received {:fell_back, _, _}
+    end
+  end
+
+  describe "the module of the native functions" do
+    test "goes on with its library where it is loaded again", %{inputs: inputs} do
+      wanted = call(inputs, :scan, [])
+      # The code server reports the refusal, which is what this is about.
+      :logger.set_module_level(:code_server, :none)
+      on_exit(fn -> :logger.unset_module_level(:code_server) end)
+      assert {:error, :on_load_failure} = :code.load_file(Nif)
+      assert SelectiveScan.available?()
+      assert call(inputs, :scan, []) == wanted
+    end
+
+    test "finds its library again where it was unloaded", %{inputs: inputs} do
+      wanted = call(inputs, :scan, [])
+      :code.purge(Nif)
+      :code.delete(Nif)
+      :code.purge(Nif)
+      assert call(inputs, :scan, []) == wanted
     end
   end
 
