@@ -383,7 +383,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
     fn store(&mut self, start: usize, len: usize, at: usize) {
         let Call { isa, problem, views, y: Some(output), .. } = self.call else { return };
         let isa = *isa;
-        let d = channels(isa, views.d.as_deref(), self.block);
+        let d = views.d.as_deref().map(|d| channels(isa, Some(d), self.block));
         let weight = weight(problem);
         for t in 0..len {
             let place = self.frame(start + t);
