@@ -245,7 +245,11 @@ fn sin_cos<R: Real, S: Isa, const M: usize, const N: usize>(
     }
     let w = r * r;
     let s = (r * w).mul_add(polynomial(w, sin), r);
-    let c = (w * w).mul_add(polynomial(w, cos), w.mul_add(x.constant(-0.5), x.constant(1.0)));
+    // 1 − w/2 is rounded; what the rounding lost comes back with the rest.
+    let one = x.constant(1.0);
+    let half_w = w.scale(0.5);
+    let rounded = one - half_w;
+    let c = rounded + (w * w).mul_add(polynomial(w, cos), (one - rounded) - half_w);
     // k mod 4, as −2..=1 or so: the quadrant says which is which, and the signs.
     let quadrant = k - round(k.scale(0.25)).scale(4.0);
     let odd = (quadrant.abs().plus(-1.0)).abs().less(x.constant(0.5));

@@ -97,16 +97,7 @@ fn worst<S: Isa, F: VectorField<Element = f32, Isa = S>>(isa: S, z: &[f32]) -> [
         let Phi { exp, phi: [p1, p2, p3], derivative: [d1, d2, d3] } = phi(z);
         for ((worst, got), truth) in worst.iter_mut().zip(got).zip([exp, p1, p2, p3, d1, d2, d3]) {
             if truth.norm() > 1e-30 {
-                let e = (got - truth).norm() / truth.norm() * f64::from(1u32 << 23);
-                if e > *worst
-                    && e > 1.5
-                    && F::COMPONENTS == 2
-                    && F::COMPONENTS == 2
-                    && (truth - p1).norm() == 0.0
-                {
-                    eprintln!("Z {z} {e} {truth} {got}");
-                }
-                *worst = worst.max(e);
+                *worst = worst.max((got - truth).norm() / truth.norm() * f64::from(1u32 << 23));
             }
         }
     }
@@ -114,12 +105,8 @@ fn worst<S: Isa, F: VectorField<Element = f32, Isa = S>>(isa: S, z: &[f32]) -> [
 }
 
 fn assert_worst(what: &str, worst: [f64; 7], allowed: [f64; 7]) {
-    eprintln!("{what} {worst:.1?}");
     let within = worst.iter().zip(allowed).all(|(worst, allowed)| *worst <= allowed);
-    if std::env::var("X").is_ok() {
-        return;
-    }
-    assert!(within, "{what}: {worst:.1?} units, allowed {allowed:?}");
+    assert!(within, "{what}: {worst:.2?} units, allowed {allowed:?}");
 }
 
 /// Zero, and both signs of 10⁻²⁰ to 300, densest near zero and at |z| = 2, where the formulas change.

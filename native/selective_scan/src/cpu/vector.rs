@@ -458,17 +458,19 @@ impl<R: Real, S: Isa> ComplexLanes<R, S> {
     }
 }
 
-/// ab + cd to an unit in the last place, whatever cancels (Kahan's, with fused hardware).
+/// ab + cd and what its rounding lost (with fused hardware): the exact products, added without error (Knuth).
 #[inline(always)]
 fn sum_of_products<R: Real, S: Isa>(
     a: Lanes<R, S>,
     b: Lanes<R, S>,
     c: Lanes<R, S>,
     d: Lanes<R, S>,
-) -> Lanes<R, S> {
-    let product = c * d;
-    let rest = c.mul_add(d, -product);
-    a.mul_add(b, product) + rest
+) -> [Lanes<R, S>; 2] {
+    let (ab, cd) = (a * b, c * d);
+    let lost = a.mul_add(b, -ab) + c.mul_add(d, -cd);
+    let sum = ab + cd;
+    let of_cd = sum - ab;
+    [sum, lost + ((ab - (sum - of_cd)) + (cd - of_cd))]
 }
 
 impl<R: Real, S: Isa> Add for ComplexLanes<R, S> {
@@ -544,10 +546,16 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
     }
     #[inline(always)]
     fn over(self, divisor: Self) -> Self {
-        let scale = sum_of_products(divisor.re, divisor.re, divisor.im, divisor.im);
-        let re = sum_of_products(self.re, divisor.re, self.im, divisor.im);
-        let im = sum_of_products(self.im, divisor.re, -self.re, divisor.im);
-        Self { re: re / scale, im: im / scale }
+        let [scale, scale_rest] = sum_of_products(divisor.re, divisor.re, divisor.im, divisor.im);
+        let quotient = |[sum, rest]: [Lanes<R, S>; 2]| {
+            let quotient = sum / scale;
+            let left = (-quotient).mul_add(scale, sum) + (rest - quotient * scale_rest);
+            quotient + left / scale
+        };
+        Self {
+            re: quotient(sum_of_products(self.re, divisor.re, self.im, divisor.im)),
+            im: quotient(sum_of_products(self.im, divisor.re, -self.re, divisor.im)),
+        }
     }
     #[inline(always)]
     fn exp(self) -> Self {
