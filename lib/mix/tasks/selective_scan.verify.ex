@@ -75,7 +75,8 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
   defp labels, do: Enum.map(Verify.variants(), &elem(&1, 0))
 
   # The faults of the distances between the methods on a backend; prints them.
-  defp methods(backend, results, kind) do
+  @doc false
+  def methods(backend, results, kind) do
     matrix = Verify.matrix(labels(), results, kind)
     heading("Distances of #{described(kind, "nearest")} on #{name(backend)}")
     IO.puts(table(labels(), matrix, kind))

@@ -41,6 +41,18 @@ defmodule Mix.Tasks.SelectiveScan.VerifyTest do
     end
   end
 
+  test "a method that computes another's results is marked and named" do
+    results = Verify.results(:cpu, Verify.input({1, 6, 3, 2}))
+    results = %{results | "rk4" => results["zoh"]}
+
+    for kind <- [:outputs, :gradients] do
+      words = capture_io(fn -> send(self(), Task.methods(:cpu, results, kind)) end)
+      assert words =~ ~r/^ 12 rk4 +!0\.0e\+0 /m
+      assert_received [fault]
+      assert fault == "cpu: rk4 and zoh have the same #{kind} (0.0 apart)"
+    end
+  end
+
   test "errors are named and end it" do
     words =
       capture_io(fn ->
