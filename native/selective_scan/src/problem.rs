@@ -1,6 +1,7 @@
 //! What is asked: shapes, element types, method and options, checked once and here. Whoever holds a [`Problem`]
 //! may trust it; backends and shells check nothing again but the lengths of the memory that they are handed.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -306,7 +307,7 @@ impl Problem {
             return Err(Error::invalid("coefficients", expected, options.coefficients));
         }
         if let Some([min, max]) = options.dt_limit
-            && !(min <= max)
+            && !matches!(min.partial_cmp(&max), Some(Ordering::Less | Ordering::Equal))
         {
             let expected = "be {min, max} with min not above max";
             return Err(Error::invalid("dt_limit", expected, format!("{{{min:?}, {max:?}}}")));
