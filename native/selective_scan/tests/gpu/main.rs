@@ -9,10 +9,12 @@ mod support;
 
 mod correctness;
 mod on_device;
+mod record;
 mod robustness;
 mod shapes;
 mod sources;
 mod timing;
+mod unusual;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -47,7 +49,7 @@ const TESTS: &[Test] = &[
     ("golden forward", true, correctness::golden_forward),
     ("golden backward", true, correctness::golden_backward),
     ("random problems", false, correctness::random),
-    ("unusual shapes", false, shapes::unusual),
+    ("unusual shapes", false, unusual::shapes),
     ("checkpoints", true, correctness::checkpoints),
     ("a sequence cut in two", true, correctness::cut_in_two),
     ("steps", true, correctness::steps),
@@ -98,6 +100,6 @@ fn main() {
     let figures = timing::figures();
     assert!(failed.is_empty(), "failed: {failed:?}");
     if let Some(file) = std::env::var_os("EXPHIL_GPU_RECORD") {
-        std::fs::write(file, sources::record(&passed, &figures)).expect("the record can be written");
+        std::fs::write(file, record::record(&passed, &figures)).expect("the record can be written");
     }
 }

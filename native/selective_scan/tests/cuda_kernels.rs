@@ -1,0 +1,81 @@
+//! What can be shown of the CUDA backend without a GPU: that kernels compile for every architecture, and that the
+//! record of the last run on a GPU is of today's sources.
+
+#[path = "gpu/shapes.rs"]
+mod shapes;
+#[path = "gpu/sources.rs"]
+mod sources;
+
+use rayon::prelude::*;
+use selective_scan::cuda::compile::{Compiler, Target};
+use selective_scan::cuda::policy::Properties;
+use selective_scan::cuda::{self, configurations};
+use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
+use shapes::block;
+
+fn properties(architecture: i32) -> Properties {
+    let shared_per_block = match architecture {
+        75 => 64 << 10,
+        86 | 89 | 120 => 99 << 10,
+        80 | 87 => 163 << 10,
+        _ => 227 << 10,
+    };
+    Properties { architecture, multiprocessors: 64, shared_per_block }
+}
+
+/// Every method beside varying types, layouts and options.
+fn problems() -> Vec<Problem> {
+    let elements = [ElementType::F32, ElementType::Bf16, ElementType::F64, ElementType::F16];
+    let taylor = |method: &Method| method.has_taylor();
+    let exact = Method::ALL.iter().map(|&method| (method, Coefficients::Exact));
+    let series = Method::ALL.iter().copied().filter(taylor).map(|method| (method, Coefficients::Taylor));
+    let vary = |(k, (method, coefficients)): (usize, (Method, Coefficients))| Problem {
+        method,
+        coefficients,
+        element: elements[k % 4],
+        complex: k % 3 == 1,
+        b: if k % 5 == 2 { Projection::Constant } else { Projection::PerFrame { groups: 1 + k % 2 } },
+        c: if k % 5 == 3 { Projection::Constant } else { Projection::PerFrame { groups: 1 } },
+        seq_idx: k % 2 == 1,
+        dt_limit: (k % 3 == 0).then_some([0.0, 1.0]),
+        ..block(2, 2500, 510 + 2 * (k % 2), 16 + k % 3)
+    };
+    exact.chain(series).enumerate().map(vary).collect()
+}
+
+#[test]
+fn kernels_compile_for_every_architecture() {
+    let compiler = match Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            println!("SKIPPED: kernels are compiled by NVRTC: {error}");
+            return;
+        }
+    };
+    let architectures = [75, 80, 86, 90, 100, 120];
+    let all: Vec<_> = problems().into_iter().enumerate().collect();
+    all.par_iter().for_each(|(k, problem)| {
+        let architecture = architectures[k % architectures.len()];
+        for configuration in configurations(&properties(architecture), problem) {
+            let target = match compiler.target(architecture) {
+                Target::Machine(architecture) => Target::Machine(architecture),
+                ptx => ptx,
+            };
+            compiler
+                .image(&configuration, target)
+                .unwrap_or_else(|error| panic!("{configuration:?}: {error}"));
+        }
+    });
+}
+
+#[test]
+fn without_a_device_the_reason_and_a_remedy_are_named() {
+    match cuda::devices() {
+        Ok(devices) => assert_eq!(cuda::device(0).is_ok(), !devices.is_empty()),
+        Err(Error::Unavailable { backend: "cuda", reason, remedy }) => {
+            assert!(!reason.is_empty() && !remedy.is_empty());
+            assert!(matches!(cuda::device(0), Err(Error::Unavailable { .. })));
+        }
+        Err(other) => panic!("{other:?}"),
+    }
+}
