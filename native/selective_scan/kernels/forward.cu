@@ -103,8 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_forward(const Argumen
       if (r >= rows || column >= place.channels) return;
       const i64 at = (place.row * args.seq + frame(args, i0 + r)) * args.dim + place.channel0 + column;
       Real y[VECTOR];
-#pragma unroll
-      for (int k = 0; k < VECTOR; k++) y[k] = shared.y[r][column + k];
+      load_reals(y, &shared.y[r][column]);
 #if SEQ_IDX
       const bool skip = args.marks[place.row * args.seq + i0 + r] & MARK_SKIP;
 #else
@@ -119,14 +118,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_forward(const Argumen
         for (int k = 0; k < VECTOR; k++) args.y_sum[at + k] = y[k];
         return;
       }
+#if HAS_D
+      Real x[VECTOR];
+      load_reals(x, &tiles.x[r][column]);
+#endif
+#if HAS_Z
+      Real gate[VECTOR];
+      load_reals(gate, &tiles.gate[r][column]);
+#endif
 #pragma unroll
       for (int k = 0; k < VECTOR; k++) {
         y[k] *= (Real)args.scale;
 #if HAS_D
-        y[k] += args.d[place.channel0 + column + k] * tiles.x[r][column + k];
+        y[k] += args.d[place.channel0 + column + k] * x[k];
 #endif
 #if HAS_Z
-        y[k] *= tiles.gate[r][column + k];
+        y[k] *= gate[k];
 #endif
         if (skip) y[k] = (Real)0;
       }

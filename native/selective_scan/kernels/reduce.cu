@@ -11,30 +11,45 @@
 
 __device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
 
-// dB or dC of a group: the sum over the contributions of its channels.
-__device__ __forceinline__ void reduce_group(const Arguments& args, const Real* parts, Element* target, i64 groups, i64 index) {
+// dB or dC of a group in a frame: the sum over its blocks of channels. `sums` holds one direction until the other
+// comes.
+__device__ __forceinline__ void reduce_group(const Arguments& args, const Real* parts, Real* sums, Element* target, i64 groups,
+                                             i64 index) {
   const int column = (int)(index % SLOT_WIDTH);
-  const i64 group = index / SLOT_WIDTH % groups, at = index / SLOT_WIDTH / groups;
-  if (args.first_state + column / COMPONENTS >= args.state) return;
-  const i64 contributions = args.dim / args.unit * args.splits_per_unit, each = contributions / groups;
-  const Real* first = parts + (at * contributions + group * each) * SLOT_WIDTH + column;
+  const i64 group = index / SLOT_WIDTH % groups, row_of_parts = index / SLOT_WIDTH / groups;
+  const i64 i_in_chunk = row_of_parts % args.chunk, in_piece = row_of_parts / args.chunk / args.rows_per_block;
+  const i64 block = args.piece_first + in_piece, i = block % args.chunks * args.chunk + i_in_chunk;
+  const i64 row = block / args.chunks * args.rows_per_block + row_of_parts / args.chunk % args.rows_per_block;
+  if (i >= args.seq || row >= args.batch || args.first_state + column / COMPONENTS >= args.state) return;
+  const i64 contributions = args.dim / args.unit * args.blocks_per_unit, each = contributions / groups;
+  const Real* first = parts + (row_of_parts * contributions + group * each) * SLOT_WIDTH + column;
   Real sum = 0;
+#pragma unroll 8
   for (i64 k = 0; k < each; k++) sum += first[k * SLOT_WIDTH];
-  target[((at * groups + group) * args.state + args.first_state) * COMPONENTS + column] = to_element(sum);
+  const i64 frame = row * args.seq + (args.reverse ? args.seq - 1 - i : i);
+  const i64 at = ((frame * groups + group) * args.state + args.first_state) * COMPONENTS + column;
+  if (args.accumulate) sum += sums[at];
+  if (args.last_direction) {
+    target[at] = to_element(sum);
+  } else {
+    sums[at] = sum;
+  }
 }
 
-// One thread a component of dB or dC in a frame; those of C come after those of B.
+// One thread a component of dB or dC in a frame of the piece; those of C come after those of B.
 extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const Arguments args) {
   i64 index = block_index() * 256 + threadIdx.x;
-  const i64 frames = args.batch * args.seq * SLOT_WIDTH;
+  const i64 rows = args.piece_count * args.rows_per_block * args.chunk * SLOT_WIDTH;
   if (args.db_parts) {
-    if (index < frames * args.groups_b) {
-      reduce_group(args, args.db_parts, args.db, args.groups_b, index);
+    if (index < rows * args.groups_b) {
+      reduce_group(args, args.db_parts, args.db_sum, args.db, args.groups_b, index);
       return;
     }
-    index -= frames * args.groups_b;
+    index -= rows * args.groups_b;
   }
-  if (args.dc_parts && index < frames * args.groups_c) reduce_group(args, args.dc_parts, args.dc, args.groups_c, index);
+  if (args.dc_parts && index < rows * args.groups_c) {
+    reduce_group(args, args.dc_parts, args.dc_sum, args.dc, args.groups_c, index);
+  }
 }
 
 // Adds to `target` the sum of `parts` over rows and chunks. A block has COLUMNS columns and SLICES slices of the

@@ -6,6 +6,8 @@ mod shapes;
 #[path = "gpu/sources.rs"]
 mod sources;
 
+use std::path::Path;
+
 use rayon::prelude::*;
 use selective_scan::cuda::compile::{Compiler, Target};
 use selective_scan::cuda::policy::Properties;
@@ -20,7 +22,12 @@ fn properties(architecture: i32) -> Properties {
         80 | 87 => 163 << 10,
         _ => 227 << 10,
     };
-    Properties { architecture, multiprocessors: 64, shared_per_block }
+    Properties {
+        architecture,
+        multiprocessors: 64,
+        shared_per_block,
+        shared_per_multiprocessor: shared_per_block + 1024,
+    }
 }
 
 /// Every method beside varying types, layouts and options.
@@ -78,4 +85,23 @@ fn without_a_device_the_reason_and_a_remedy_are_named() {
         }
         Err(other) => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn the_record_of_the_gpu_tests_is_of_todays_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let listed: Vec<_> = sources::SOURCES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let mut found = Vec::new();
+    for directory in ["kernels", "src/cuda"] {
+        let files = std::fs::read_dir(root.join(directory)).unwrap();
+        found.extend(files.map(|file| format!("{directory}/{}", file.unwrap().file_name().display())));
+    }
+    found.sort();
+    assert_eq!(found, listed, "tests/gpu/sources.rs lists all sources of the backend, sorted");
+
+    let record = std::fs::read_to_string(root.join("../../test/gpu/record.json")).unwrap();
+    assert!(
+        record.contains(&sources::hash()),
+        "kernels/ or src/cuda/ changed since the GPU tests were last run and recorded in test/gpu/record.json"
+    );
 }

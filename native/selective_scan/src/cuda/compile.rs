@@ -81,6 +81,7 @@ pub struct Configuration {
     pub vector_b: usize,
     pub vector_c: usize,
     pub unroll: usize,
+    pub unroll_back: usize,
     pub shared_bytes: usize,
 }
 
@@ -123,6 +124,7 @@ impl Configuration {
             ("VECTOR_B", self.vector_b),
             ("VECTOR_C", self.vector_c),
             ("UNROLL", self.unroll),
+            ("UNROLL_BACK", self.unroll_back),
             ("SHARED_BYTES", self.shared_bytes),
         ]
         .iter()

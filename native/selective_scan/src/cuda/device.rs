@@ -105,6 +105,7 @@ fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
     let minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     let multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
     let shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+    let shared_in_all = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)? as usize;
     let info = DeviceInfo {
         ordinal,
         name: result::device::get_name(device).map_err(refused)?,
@@ -113,8 +114,12 @@ fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
         compute_capability: (major, minor),
         multiprocessors,
     };
-    let properties =
-        Properties { architecture: 10 * major + minor, multiprocessors, shared_per_block: shared };
+    let properties = Properties {
+        architecture: 10 * major + minor,
+        multiprocessors,
+        shared_per_block: shared,
+        shared_per_multiprocessor: shared_in_all,
+    };
     Ok((info, properties))
 }
 
