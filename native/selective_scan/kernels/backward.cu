@@ -156,6 +156,7 @@ __device__ __forceinline__ void sum_over_channels(Real (&parts)[PARTS], Real* ro
 __device__ __forceinline__ void walk_back(Shared& shared, const Arguments& args, const Place& place, Thread& thread, i64 i0,
                                           int rows) {
   const int column = thread.channel_here;
+  __syncwarp();  // the warp has written its history, parts of which are replaced
 #pragma unroll UNROLL_BACK
   for (int r = rows - 1; r >= 0; r--) {
     const u8 mark = mark_at(args, place, i0 + r);
@@ -409,7 +410,7 @@ __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) scan_backward(const Arguments args) {
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 

@@ -13,7 +13,7 @@ use selective_scan::cuda::compile::{Compiler, Target};
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
-use shapes::block;
+use shapes::{block, problem};
 
 fn properties(architecture: i32) -> Properties {
     let shared_per_block = match architecture {
@@ -73,6 +73,32 @@ fn kernels_compile_for_every_architecture() {
                 .unwrap_or_else(|error| panic!("{configuration:?}: {error}"));
         }
     });
+}
+
+#[test]
+fn a_cache_that_is_torn_or_cannot_be_written_does_no_harm() {
+    let Ok(compiler) = Compiler::find() else {
+        println!("SKIPPED: there is no NVRTC");
+        return;
+    };
+    let folder = std::env::temp_dir().join(format!("exphil_native_cache_{}", std::process::id()));
+    let compiler = compiler.with_cache(Some(folder.clone()));
+    let marks = configurations(&properties(90), &problem(1, 1, 1, 1))[0];
+    let target = compiler.target(90);
+    let image = compiler.image(&marks, target).unwrap();
+
+    let files = || std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
+    let [file] = &files()[..] else { panic!("one kernel, one file: {:?}", files()) };
+    let kept = std::fs::read(file).unwrap();
+    for torn in [&kept[..kept.len() / 2], &[], &[&kept[..], b"more"].concat()[..]] {
+        std::fs::write(file, torn).unwrap();
+        assert!(compiler.image(&marks, target).unwrap() == image);
+        assert!(std::fs::read(file).unwrap() == kept, "compiled anew and kept");
+    }
+    // A file stands where the folder should be.
+    let compiler = compiler.with_cache(Some(file.join("nowhere")));
+    assert!(compiler.image(&marks, target).unwrap() == image);
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

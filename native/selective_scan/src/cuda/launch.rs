@@ -227,7 +227,7 @@ fn walks(problem: &Problem, slots: usize) -> Vec<Walk> {
     let walk = |k: usize| Walk {
         direction: k % directions,
         first_state: k / directions * slots,
-        again: k % directions > 0,
+        again: !k.is_multiple_of(directions),
         first: k == 0,
         last: k + 1 == count,
     };
@@ -257,6 +257,8 @@ pub(super) struct Kernel {
     pub(super) shared_bytes: u32,
 }
 
+/// Threads that sum a component of dB or dC.
+const REDUCTION_SLICES: usize = 4;
 const REDUCE_PROJECTIONS: &std::ffi::CStr = c"scan_reduce_projections";
 const REDUCE_PARAMETERS: &std::ffi::CStr = c"scan_reduce_parameters";
 const ROUND_CONSTANTS: &std::ffi::CStr = c"scan_round_constants";
@@ -716,7 +718,7 @@ impl Device {
                 if groups > 0 {
                     let rows = count * plan.rows_per_block * plan.chunk;
                     let elements = rows * groups * slots * problem.components();
-                    let blocks = elements.div_ceil(256);
+                    let blocks = elements.div_ceil(256 / REDUCTION_SLICES);
                     launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;
                 }
             }

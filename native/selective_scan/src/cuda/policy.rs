@@ -177,6 +177,26 @@ fn unroll(problem: &Problem, states: usize) -> usize {
     }
 }
 
+/// Frames whose outputs are summed over the lanes together.
+fn group(layout: &Layout) -> usize {
+    let frames = layout.lanes.max(8);
+    if frames <= layout.tile { frames } else { 1 }
+}
+
+/// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
+/// memory allows where that spills nothing.
+fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
+    let bare = !(problem.z || problem.seq_idx || problem.dt_limit.is_some());
+    match (program, problem.method) {
+        _ if is_heavy(problem) || layout.states > 8 => 0,
+        (Program::Forward, Method::Zoh) => 640,
+        (Program::Forward, _) => 512,
+        (Program::Backward, Method::Zoh) if bare => 512,
+        (Program::Backward, Method::Zoh) => 384,
+        _ => 0,
+    }
+}
+
 /// Bytes of the arrays of a tile; each is aligned to 16.
 fn array_bytes(tile: usize, width: usize, size: usize) -> usize {
     (tile * width * size).next_multiple_of(16)
@@ -423,6 +443,8 @@ impl Configurations<'_> {
         vector_c: 1,
         unroll: 1,
         unroll_back: 1,
+        group: 1,
+        min_blocks: 1,
         shared_bytes: 0,
     };
 
@@ -468,6 +490,7 @@ impl Configurations<'_> {
         let size = p.element.size();
         let width = self.layout.slots() * p.components();
         let row = p.state * p.components();
+        let threads = self.layout.lanes * self.layout.channels;
         let projection = |constant, alignment| match constant {
             true => 1,
             false => vector(size, alignment, &[width, row]),
@@ -490,6 +513,7 @@ impl Configurations<'_> {
             channels: self.layout.channels,
             tile: self.layout.tile,
             vector: vector(size, self.alignment.sequences, &[self.layout.channels, self.unit]),
+            min_blocks: (threads_wanted(p, &self.layout, program) / threads).max(1),
             vector_b: projection(is_constant(p.b), self.alignment.b),
             vector_c: projection(is_constant(p.c), self.alignment.c),
             unroll: unroll(p, self.layout.states),
@@ -501,6 +525,8 @@ impl Configurations<'_> {
     pub fn forward(&self) -> Configuration {
         Configuration {
             has_d: self.problem.d,
+            unroll: 1,
+            group: if is_heavy(self.problem) { 1 } else { group(&self.layout) },
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..self.walking(Program::Forward)
         }
