@@ -41,3 +41,19 @@ fn forward_on_the_cpu() {
         }
     }
 }
+
+#[test]
+fn backward_on_the_cpu() {
+    for golden in golden::load() {
+        for element in [ElementType::F64, ElementType::F32, ElementType::Bf16, ElementType::F16] {
+            let case = golden.case(element);
+            let (expected, tolerance) = match element {
+                ElementType::F64 => (golden.gradients.clone(), 1e-10),
+                ElementType::F32 => (golden.gradients.clone(), 1e-5),
+                _ => (naive::backward(&case.problem, case.inputs(), case.gradients()), tolerance(element)),
+            };
+            let gradients = case.backward(cpu::backward);
+            assert_close(&case.name, gradients.iter(), expected.iter(), tolerance);
+        }
+    }
+}

@@ -40,8 +40,10 @@ struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
     /// Constant b and c, likewise; empty where they vary with the frame.
     b: &'a [Vector<F>],
     c: &'a [Vector<F>],
-    y: Output<'a, T>,
+    /// Absent where only boundary states are wanted.
+    y: Option<Output<'a, T>>,
     final_state: Option<Output<'a, T::Real>>,
+    boundary_states: Option<Output<'a, T::Real>>,
     scan_tile: ScanTile<F>,
     /// Where a single frame of real states is asked for.
     step: Option<StepChannels<T::Real, F::Isa>>,
@@ -49,6 +51,13 @@ struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
 
 /// The recurrence over a tile, compiled for a discretization. Everything else is the same for all of them.
 type ScanTile<F> = fn(&Frames<'_, F>, &[Vector<F>], &mut [Vector<F>], &mut [Vector<F>]);
+
+/// What depends on the discretization.
+type Compiled<F> = (
+    fn(<F as VectorField>::Isa, &mut [Vector<F>]),
+    ScanTile<F>,
+    StepChannels<<F as VectorField>::Element, <F as VectorField>::Isa>,
+);
 
 /// Memory of a task, used again by the next.
 struct Scratch<F: VectorField> {
@@ -62,24 +71,44 @@ struct Scratch<F: VectorField> {
 }
 
 /// Scans with one instruction set, storage and field.
-pub fn forward<T, F>(
+pub fn forward<T: Storage, F: VectorField<Element = T::Real>>(
     isa: F::Isa,
     problem: &Problem,
     views: &Views<'_, T>,
     outputs: Outputs<&mut [u8]>,
-) -> Result<(), Error>
-where
-    T: Storage,
-    F: VectorField<Element = T::Real>,
-{
-    let (prepare, scan_tile, step): (
-        fn(F::Isa, &mut [Vector<F>]),
-        ScanTile<F>,
-        StepChannels<T::Real, F::Isa>,
-    ) = with_discretization!(problem.method, problem.coefficients, D =>
+    boundary_states: Option<&mut [u8]>,
+) -> Result<(), Error> {
+    let states = |name, bytes: Option<_>| bytes.map(|bytes| Output::new(problem, name, bytes)).transpose();
+    let y = Some(Output::new(problem, "y", outputs.y)?);
+    let final_state = states("final_state", outputs.final_state)?;
+    let boundary_states = states("boundary_states", boundary_states)?;
+    scan::<T, F>(isa, problem, views, y, final_state, boundary_states);
+    Ok(())
+}
+
+/// Scans for the boundary states alone.
+pub fn boundary_states<T: Storage, F: VectorField<Element = T::Real>>(
+    isa: F::Isa,
+    problem: &Problem,
+    views: &Views<'_, T>,
+    boundary_states: &mut [T::Real],
+) {
+    scan::<T, F>(isa, problem, views, None, None, Some(Output::over(boundary_states)));
+}
+
+fn scan<T: Storage, F: VectorField<Element = T::Real>>(
+    isa: F::Isa,
+    problem: &Problem,
+    views: &Views<'_, T>,
+    y: Option<Output<'_, T>>,
+    final_state: Option<Output<'_, T::Real>>,
+    boundary_states: Option<Output<'_, T::Real>>,
+) {
+    let (prepare, scan_tile, step): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
             (prepare::<F, D>, scan_tile::<F, D>, step_channels::<T::Real, F::Isa, D>));
     let step = (problem.seq == 1 && !problem.bidirectional && !problem.complex && views.seq_idx.is_none())
-        .then_some(step);
+        .then_some(step)
+        .filter(|_| boundary_states.is_none());
     let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
     let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
     let in_lanes = |values: &[T::Real]| in_lanes::<F>(isa, problem, &blocks, values);
@@ -97,11 +126,9 @@ where
         a: &a,
         b: &constant(problem.b, &views.b),
         c: &constant(problem.c, &views.c),
-        y: Output::new(problem, "y", outputs.y)?,
-        final_state: match outputs.final_state {
-            Some(bytes) => Some(Output::new(problem, "final_state", bytes)?),
-            None => None,
-        },
+        y,
+        final_state,
+        boundary_states,
         scan_tile,
         step,
     };
@@ -117,11 +144,10 @@ where
     } else {
         (0..tasks).into_par_iter().for_each_init(|| Scratch::new(isa, problem), task);
     }
-    Ok(())
 }
 
 /// Numbers of a storage type as those that are computed with.
-fn widened<T: Storage>(values: &[T]) -> std::borrow::Cow<'_, [T::Real]> {
+pub fn widened<T: Storage>(values: &[T]) -> std::borrow::Cow<'_, [T::Real]> {
     match as_reals::<T>(values) {
         Some(values) => values.into(),
         None => values.iter().map(|value| value.to_real()).collect(),
@@ -129,7 +155,7 @@ fn widened<T: Storage>(values: &[T]) -> std::borrow::Cow<'_, [T::Real]> {
 }
 
 /// A {dim, state} tensor, block by block in lanes.
-fn in_lanes<F: VectorField>(
+pub fn in_lanes<F: VectorField>(
     isa: F::Isa,
     problem: &Problem,
     blocks: &[Block],
@@ -271,6 +297,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
             let start = TILE * if backward { tiles - 1 - i } else { i };
             let len = TILE.min(problem.seq - start);
             let first = !problem.bidirectional || !last;
+            self.store_boundary_states(start, len, backward);
             self.load(start, len);
             // With two passes, y is the whole row's and keeps what the first has added.
             let at = if problem.bidirectional { start } else { 0 };
@@ -281,6 +308,27 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
             if last {
                 self.store(start, len, at);
             }
+        }
+    }
+
+    /// The states before a tile, where a chunk begins with it.
+    #[inline(always)]
+    fn store_boundary_states(&self, start: usize, len: usize, backward: bool) {
+        let Call { problem, boundary_states: Some(boundary_states), .. } = self.call else { return };
+        let chunk = problem.chunk();
+        let begins = if backward {
+            start + len == problem.seq || (start + len).is_multiple_of(chunk)
+        } else {
+            start.is_multiple_of(chunk)
+        };
+        if begins {
+            let place = boundary_place(problem, backward != problem.reverse, self.batch, start / chunk);
+            let per_channel = self.scratch.h.len();
+            // SAFETY: the states of this block of this row are this task's alone.
+            let states = unsafe {
+                boundary_states.write((place + self.block.start) * per_channel, self.block.len * per_channel)
+            };
+            store_states::<F>(&self.scratch.h, states, self.block.len);
         }
     }
 
@@ -336,8 +384,9 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
     /// y of a tile.
     #[inline(always)]
     fn store(&mut self, start: usize, len: usize, at: usize) {
-        let Call { isa, problem, views, .. } = *self.call;
-        let d = channels(isa, views.d.as_deref(), self.block);
+        let Call { isa, problem, views, y: Some(output), .. } = self.call else { return };
+        let isa = *isa;
+        let d = views.d.as_deref().map(|d| channels(isa, Some(d), self.block));
         let weight = weight(problem);
         for t in 0..len {
             let place = self.frame(start + t);
@@ -351,14 +400,20 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
                 y = y.constant(0.0);
             }
             // SAFETY: this frame of this block is this task's alone.
-            store_frame(y, unsafe { self.call.y.write(place, self.block.len) });
+            store_frame(y, unsafe { output.write(place, self.block.len) });
         }
     }
 }
 
+/// Where the channels' states before a chunk begin in boundary_states, in channels.
+pub fn boundary_place(problem: &Problem, second_pass: bool, batch: usize, chunk: usize) -> usize {
+    let chunks = problem.seq.div_ceil(problem.chunk());
+    ((usize::from(second_pass) * problem.batch + batch) * chunks + chunk) * problem.dim
+}
+
 /// Which group of b or c a block reads, among how many.
 #[inline(always)]
-fn group(problem: &Problem, groups: usize, block: Block) -> usize {
+pub fn group(problem: &Problem, groups: usize, block: Block) -> usize {
     block.start / (problem.dim / groups)
 }
 

@@ -1,9 +1,11 @@
 //! The CPU backend: vector instructions chosen at run time, threads over batch and channels.
 
+mod backward;
 mod blocks;
 mod exponential;
 mod forward;
 mod frames;
+mod sink;
 mod step;
 mod tile;
 mod vector;
@@ -11,8 +13,8 @@ mod views;
 
 use half::{bf16, f16};
 
-use crate::{ElementType, Error, Inputs, Outputs, Problem};
-use vector::{ComplexLanes, Isa, Lanes, with_isa};
+use crate::{ElementType, Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
+use vector::{ComplexLanes, Isa, Lanes, VectorField, with_isa};
 use views::{Storage, Views};
 
 /// State updates below which a call stays on the thread that makes it: waking others takes longer.
@@ -54,17 +56,115 @@ macro_rules! with_storage {
 /// # Errors
 /// [`Error::InvalidArgument`] where memory is not as long as its tensor, or an output is misaligned.
 pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>, outputs: Outputs<&mut [u8]>) -> Result<(), Error> {
-    fn on<T: Storage, S: Isa>(
-        isa: S,
+    dispatch(problem, inputs, Forward { outputs, boundary_states: None })
+}
+
+/// [`forward`], which also writes the states before every chunk of frames ([`Problem::boundary_shape`]), for
+/// [`backward_from`].
+///
+/// # Errors
+/// As [`forward`].
+pub fn forward_for_backward(
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    outputs: Outputs<&mut [u8]>,
+    boundary_states: &mut [u8],
+) -> Result<(), Error> {
+    dispatch(problem, inputs, Forward { outputs, boundary_states: Some(boundary_states) })
+}
+
+/// The gradients of Σ y·dy + Σ final_state·dfinal_state with respect to every input.
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward(
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    upstream: OutputGradients<&[u8]>,
+    gradients: Gradients<&mut [u8]>,
+) -> Result<(), Error> {
+    dispatch(problem, inputs, Backward { boundary_states: None, upstream, gradients })
+}
+
+/// [`backward`], from the boundary states that [`forward_for_backward`] has written for the same inputs: they are not
+/// computed again.
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward_from(
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    boundary_states: &[u8],
+    upstream: OutputGradients<&[u8]>,
+    gradients: Gradients<&mut [u8]>,
+) -> Result<(), Error> {
+    dispatch(problem, inputs, Backward { boundary_states: Some(boundary_states), upstream, gradients })
+}
+
+/// A pass, ready for an instruction set, a storage type and a field.
+trait Pass {
+    fn run<T: Storage, F: VectorField<Element = T::Real>>(
+        self,
+        isa: F::Isa,
         problem: &Problem,
-        inputs: Inputs<&[u8]>,
-        outputs: Outputs<&mut [u8]>,
+        views: &Views<'_, T>,
+    ) -> Result<(), Error>;
+}
+
+struct Forward<'a> {
+    outputs: Outputs<&'a mut [u8]>,
+    boundary_states: Option<&'a mut [u8]>,
+}
+
+impl Pass for Forward<'_> {
+    fn run<T: Storage, F: VectorField<Element = T::Real>>(
+        self,
+        isa: F::Isa,
+        problem: &Problem,
+        views: &Views<'_, T>,
     ) -> Result<(), Error> {
+        forward::forward::<T, F>(isa, problem, views, self.outputs, self.boundary_states)
+    }
+}
+
+struct Backward<'a> {
+    boundary_states: Option<&'a [u8]>,
+    upstream: OutputGradients<&'a [u8]>,
+    gradients: Gradients<&'a mut [u8]>,
+}
+
+impl Pass for Backward<'_> {
+    fn run<T: Storage, F: VectorField<Element = T::Real>>(
+        self,
+        isa: F::Isa,
+        problem: &Problem,
+        views: &Views<'_, T>,
+    ) -> Result<(), Error> {
+        let Self { boundary_states, upstream, gradients } = self;
+        backward::backward::<T, F>(isa, problem, views, boundary_states, upstream, gradients)
+    }
+}
+
+/// Runs a pass with the best instruction set that the machine has.
+fn dispatch(problem: &Problem, inputs: Inputs<&[u8]>, pass: impl Pass) -> Result<(), Error> {
+    with_isa!(isa => dispatch_on(isa, problem, inputs, pass))
+}
+
+/// Runs a pass with an instruction set, as the problem wants it.
+fn dispatch_on<S: Isa>(
+    isa: S,
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    pass: impl Pass,
+) -> Result<(), Error> {
+    with_storage!(problem.element, T => {
         let views = &Views::<T>::new(problem, inputs)?;
         match problem.complex {
-            true => forward::forward::<T, ComplexLanes<T::Real, S>>(isa, problem, views, outputs),
-            false => forward::forward::<T, Lanes<T::Real, S>>(isa, problem, views, outputs),
+            true => pass.run::<T, ComplexLanes<<T as Storage>::Real, S>>(isa, problem, views),
+            false => pass.run::<T, Lanes<<T as Storage>::Real, S>>(isa, problem, views),
         }
-    }
-    with_isa!(isa => with_storage!(problem.element, T => on::<T, _>(isa, problem, inputs, outputs)))
+    })
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use pulp::{NullaryFnOnce, Simd};
+use pulp::NullaryFnOnce;
 
 use super::vector::{Isa, Lanes, Real};
 use crate::discretize::{Discretization, Field};

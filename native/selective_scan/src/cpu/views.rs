@@ -96,16 +96,29 @@ unsafe impl<T: Send> Sync for Output<'_, T> {}
 // SAFETY: it stands for a `&mut [T]`.
 unsafe impl<T: Send> Send for Output<'_, T> {}
 
+/// The numbers of an output. Outputs are allocated by a shell and must be aligned: nothing here copies them.
+pub fn numbers_mut<'a, T: bytemuck::Pod>(
+    problem: &Problem,
+    name: &'static str,
+    bytes: &'a mut [u8],
+) -> Result<&'a mut [T], Error> {
+    problem.check_length(name, bytes.len())?;
+    let address = bytes.as_ptr() as usize;
+    bytemuck::try_cast_slice_mut(bytes).map_err(|_| {
+        let expected = format!("lie on a multiple of {} bytes", align_of::<T>());
+        Error::invalid(name, expected, format!("address {address:#x}"))
+    })
+}
+
 impl<'a, T: bytemuck::Pod> Output<'a, T> {
-    /// Outputs are allocated by a shell and must be aligned: nothing here copies them.
+    /// Over the bytes of an output.
     pub fn new(problem: &Problem, name: &'static str, bytes: &'a mut [u8]) -> Result<Self, Error> {
-        problem.check_length(name, bytes.len())?;
-        let address = bytes.as_ptr() as usize;
-        let numbers: &mut [T] = bytemuck::try_cast_slice_mut(bytes).map_err(|_| {
-            let expected = format!("lie on a multiple of {} bytes", align_of::<T>());
-            Error::invalid(name, expected, format!("address {address:#x}"))
-        })?;
-        Ok(Self { start: numbers.as_mut_ptr(), len: numbers.len(), lifetime: std::marker::PhantomData })
+        Ok(Self::over(numbers_mut(problem, name, bytes)?))
+    }
+
+    /// Over numbers that are there already.
+    pub fn over(numbers: &'a mut [T]) -> Self {
+        Self { start: numbers.as_mut_ptr(), len: numbers.len(), lifetime: std::marker::PhantomData }
     }
 
     /// The numbers from `start` on, for writing.

@@ -1,0 +1,35 @@
+# Two commands: `make demo` and `make test`. Both set up what they need.
+
+CARGO_FLAGS = --manifest-path native/Cargo.toml --locked
+# The demo draws; without a locale, Erlang would not write UTF-8.
+export ELIXIR_ERL_OPTIONS ?= +fnu
+export LC_ALL ?= C.UTF-8
+
+.PHONY: test demo setup lint format gpu-bundle
+
+# Every test, of the Rust crates and of the Elixir library.
+test: setup
+	cargo test $(CARGO_FLAGS) --package selective_scan
+	mix test
+
+# The selective scan at 60 frames a second, for example: make demo FLAGS="--seconds 3 --backend cpu"
+demo: setup
+	mix run examples/realtime.exs $(FLAGS)
+
+# Elixir and Erlang where they are missing (Debian), or what is missing and how to get it.
+setup:
+	@bin/setup
+
+lint:
+	mix format --check-formatted
+	mix compile --warnings-as-errors
+	cargo fmt --manifest-path native/Cargo.toml --all --check
+	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+
+format:
+	mix format
+	cargo fmt --manifest-path native/Cargo.toml --all
+
+# gpu-bundle.tar.gz: what a machine with a GPU and without Rust needs to run the GPU tests, and with Elixir the rest.
+gpu-bundle: setup
+	bin/gpu-bundle

@@ -1,0 +1,21 @@
+defmodule ExPhil.Native.Error do
+  @moduledoc """
+  Raised where a call was right and could not be carried out.
+
+  `kind` is
+
+    * `:unavailable` - the backend that was asked for cannot run here
+    * `:failed` - it started and failed: no memory, a lost device; the next call works
+
+  The message says why, in the words of the driver or the loader where there are any, and what can be done about it.
+  A call that is itself wrong raises `ArgumentError`.
+  """
+  defexception [:kind, :message]
+
+  @type t :: %__MODULE__{kind: :unavailable | :failed, message: String.t()}
+
+  @doc false
+  @spec raise!({:invalid_argument | :unavailable | :failed, String.t()}) :: no_return
+  def raise!({:invalid_argument, message}), do: raise(ArgumentError, message)
+  def raise!({kind, message}), do: raise(__MODULE__, kind: kind, message: message)
+end

@@ -1,0 +1,49 @@
+defmodule ExPhil.Native.Nif do
+  @moduledoc false
+  # The native functions, as they answer where the library could not be loaded. The module itself loads all the same,
+  # so that everybody can ask whether the library did, and why not.
+
+  @on_load :load
+  @load_error {__MODULE__, :load_error}
+
+  def load do
+    path = Path.join(priv_dir(), "native/selective_scan_nif")
+
+    case :erlang.load_nif(String.to_charlist(path), 0) do
+      :ok ->
+        :persistent_term.erase(@load_error)
+        :ok
+
+      # The module is being loaded again while it is in use. Refused, it goes on with the code and the library it has.
+      {:error, {:upgrade, _}} = refused ->
+        refused
+
+      {:error, {_, words}} ->
+        :persistent_term.put(@load_error, {:error, {:unavailable, unavailable(words)}})
+        :ok
+    end
+  end
+
+  # Outside of an application (an archive, a module loaded by hand) there is no priv/ to be asked for.
+  defp priv_dir do
+    case :code.priv_dir(:exphil_native) do
+      {:error, :bad_name} -> Path.expand("priv")
+      path -> to_string(path)
+    end
+  end
+
+  @doc "`:ok`, or the error that every native function answers with."
+  def loaded, do: :persistent_term.get(@load_error, :ok)
+
+  def forward_cpu(_form, _tensors, _options, _with_state), do: loaded()
+  def forward_cpu_dirty(_form, _tensors, _options, _with_state), do: loaded()
+  def forward_cuda(_ordinal, _form, _tensors, _options, _with_state), do: loaded()
+  def cuda_devices, do: loaded()
+  def cpu_instruction_set, do: loaded()
+  def safetensors_layout(_file), do: loaded()
+
+  defp unavailable(words) do
+    remedy = "run `mix compile --force` in exphil_native where cargo is on the path"
+    "the native library is not loaded: #{words}; #{remedy}"
+  end
+end

@@ -1,0 +1,121 @@
+defmodule ExPhil.Native.SelectiveScan.Backend do
+  @moduledoc false
+  # Where a call runs, and why: the option `:backend`, else the environment variable EXPHIL_SCAN_BACKEND, else :auto.
+  alias ExPhil.Native.{Error, Nif}
+  alias ExPhil.Native.SelectiveScan.{Cost, Devices, Fallback}
+  alias ExPhil.Native.Tensor
+
+  @variable "EXPHIL_SCAN_BACKEND"
+
+  @type preference :: :auto | :cpu | :nx | :cuda | {:cuda, non_neg_integer}
+  @type t :: :cpu | {:cuda, non_neg_integer}
+
+  @doc "A backend that can be asked for, or `ArgumentError` naming where it was asked for."
+  @spec preference!(term, String.t()) :: preference | nil
+  def preference!(value, _where) when value in [nil, :auto, :cuda, :cpu, :nx], do: value
+  def preference!({:cuda, ordinal}, _where) when is_integer(ordinal) and ordinal >= 0, do: {:cuda, ordinal}
+
+  def preference!(value, where) do
+    raise ArgumentError,
+          "expected #{where} to be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx, got: #{inspect(value)}"
+  end
+
+  @doc "What the environment asks for; `nil` where it does not."
+  @spec from_environment() :: preference | nil
+  def from_environment do
+    case System.get_env(@variable) do
+      none when none in [nil, ""] -> nil
+      "auto" -> :auto
+      "cuda" -> :cuda
+      "cpu" -> :cpu
+      "nx" -> :nx
+      "cuda:" <> ordinal -> with {n, ""} <- Integer.parse(ordinal), do: {:cuda, n}
+      other -> other
+    end
+    |> preference!("the environment variable #{@variable}")
+  end
+
+  @doc """
+  The backend of a call over `x` and `a`, and whether another may take its place if it fails. Raises where a backend
+  was asked for that cannot run.
+  """
+  @spec choose(struct, Tensor.t(), Tensor.t()) :: {t, :forced | :chosen}
+  def choose(options, x, a) do
+    case options.backend || from_environment() || :auto do
+      :cpu -> {:cpu, :forced}
+      :auto -> {automatic(options, x, a), :chosen}
+      :cuda -> {{:cuda, first_device!()}, :forced}
+      {:cuda, ordinal} -> {{:cuda, device!(ordinal)}, :forced}
+      :nx -> unavailable!("the nx backend cannot run: this version has no scan in Nx; use :auto, :cpu or :cuda")
+    end
+  end
+
+  @doc "The same choice, with its reason in words."
+  @spec explain(struct, Tensor.t(), Tensor.t()) :: {t, String.t()}
+  def explain(%{backend: option} = options, x, a) do
+    with {:error, reason} <- Nif.loaded(), do: Error.raise!(reason)
+
+    case choose(options, x, a) do
+      {backend, :forced} when option != nil -> {backend, "asked for by backend: #{inspect(option)}"}
+      {backend, :forced} -> {backend, "asked for by #{@variable}=#{System.get_env(@variable)}"}
+      {backend, :chosen} -> {backend, why(options, x, a)}
+    end
+  end
+
+  defp automatic(options, x, a) do
+    case Devices.all() do
+      {:ok, [device | _]} ->
+        cpu = Cost.cpu(Cost.work(x, a, options))
+        if Cost.cuda(x) < cpu, do: {:cuda, device.ordinal}, else: :cpu
+
+      # No driver is the ordinary state of most machines, one that does not work is not.
+      {:error, {:failed, reason}} ->
+        Fallback.announce(:cuda, :cpu, reason)
+        :cpu
+
+      _none ->
+        :cpu
+    end
+  end
+
+  defp why(options, x, a) do
+    case Devices.all() do
+      {:ok, [device | _]} ->
+        times = "about #{Cost.cpu(Cost.work(x, a, options))} µs on the CPU, #{Cost.cuda(x)} µs on #{device.name}"
+        "#{times} with the transfers"
+
+      {:ok, []} ->
+        "there is no CUDA device"
+
+      {:error, {_kind, reason}} ->
+        reason
+    end
+  end
+
+  defp first_device! do
+    case devices!() do
+      [device | _] -> device.ordinal
+      [] -> unavailable!("the cuda backend cannot run: there is no CUDA device; use backend: :auto or :cpu")
+    end
+  end
+
+  defp device!(ordinal) do
+    ordinals = Enum.map(devices!(), & &1.ordinal)
+
+    if ordinal in ordinals do
+      ordinal
+    else
+      there = "the CUDA devices of this machine are #{inspect(ordinals)}"
+      unavailable!("the cuda backend cannot run: there is no device #{ordinal}; #{there}")
+    end
+  end
+
+  defp devices! do
+    case Devices.all() do
+      {:ok, devices} -> devices
+      {:error, reason} -> Error.raise!(reason)
+    end
+  end
+
+  defp unavailable!(message), do: Error.raise!({:unavailable, message})
+end

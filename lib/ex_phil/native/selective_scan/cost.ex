@@ -1,0 +1,55 @@
+defmodule ExPhil.Native.SelectiveScan.Cost do
+  @moduledoc false
+  # Rough times of a call, to choose a scheduler and a backend by: a factor of two either way changes no result and
+  # little time. The unit of work is one update of one real f32 state by zoh. With AVX-512 a core makes two to four of
+  # them in a nanosecond, without vector instructions one takes a few nanoseconds.
+  alias ExPhil.Native.Tensor
+
+  # These end within 100 µs everywhere.
+  @short 32_768
+  @work_per_us_and_core 2_500
+
+  # Launch, synchronization and bookkeeping on an H200, and memory of the BEAM over PCIe, there and back.
+  @cuda_launch_us 40
+  @transferred_bytes_per_us 17_000
+
+  # What an update takes beside one of zoh, as measured.
+  @methods %{zoh: 1, bilinear: 1, rk4: 2, zoh_exact: 2, foh: 2, highorder: 2, poly: 2}
+  @f64 2
+  @complex 4
+
+  @doc "The work of a call; 0 where the shapes make no sense, which the native library will say."
+  def work(%Tensor{type: type, shape: x}, %Tensor{shape: a}, options) do
+    each = Map.get(@methods, options.method, 1)
+    each = if type == {:f, 64}, do: each * @f64, else: each
+    each = if both_ways?(options), do: each * 2, else: each
+
+    case a do
+      {_, state} -> each * frames(x) * size(state)
+      {_, state, 2} -> each * @complex * frames(x) * size(state)
+      _ -> 0
+    end
+  end
+
+  defp both_ways?(%{bidirectional: nil, method: method}), do: method == :poly
+  defp both_ways?(%{bidirectional: both_ways?}), do: both_ways?
+
+  defp frames({batch, seq, dim}), do: size(batch) * size(seq) * size(dim)
+  defp frames({batch, dim}), do: size(batch) * size(dim)
+  defp frames(_), do: 0
+
+  defp size(axis) when is_integer(axis), do: axis
+  defp size(_), do: 0
+
+  @doc "Whether the work may hold up a normal scheduler."
+  def short?(work), do: work <= @short
+
+  @doc "The time of the work on the CPU in microseconds."
+  def cpu(work), do: div(work, @work_per_us_and_core * System.schedulers_online())
+
+  @doc "The time of a call on a GPU in microseconds, from and to the memory of the host: x, dt and y have to travel."
+  def cuda(%Tensor{data: x}) when is_binary(x),
+    do: @cuda_launch_us + div(3 * byte_size(x), @transferred_bytes_per_us)
+
+  def cuda(_), do: @cuda_launch_us
+end

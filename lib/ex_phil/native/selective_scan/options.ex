@@ -1,0 +1,86 @@
+defmodule ExPhil.Native.SelectiveScan.Options do
+  @moduledoc false
+  # The options of a call. Here it is seen that every option is known and has a value of its kind; whether the values
+  # make sense, for themselves and with the tensors, is decided in one place, the native `Problem`.
+  alias ExPhil.Native.SelectiveScan.Backend
+  alias ExPhil.Native.Tensor
+
+  defstruct method: :zoh,
+            coefficients: :exact,
+            bidirectional: nil,
+            reverse: false,
+            dt_softplus: false,
+            dt_limit: nil,
+            d: nil,
+            z: nil,
+            dt_bias: nil,
+            initial_state: nil,
+            seq_idx: nil,
+            backend: nil
+
+  @tensors [:d, :z, :dt_bias, :initial_state, :seq_idx]
+  @known [:method, :coefficients, :bidirectional, :reverse, :dt_softplus, :dt_limit, :backend | @tensors]
+
+  @doc "Reads the options of a scan, `form` `:scan`, or of a step, `:step`, whose state is an argument."
+  def read!([], _form), do: %__MODULE__{}
+
+  def read!(opts, form) do
+    if Keyword.keyword?(opts) do
+      read_each(opts, form)
+    else
+      raise ArgumentError, "expected options to be a keyword list, got: #{inspect(opts)}"
+    end
+  end
+
+  defp read_each([], _form), do: %__MODULE__{}
+
+  # The first of several counts, as with `Keyword.get/2`.
+  defp read_each([{name, value} | rest], form) do
+    %{read_each(rest, form) | known!(name, form) => value!(name, value)}
+  end
+
+  defp known!(:initial_state, :step), do: unknown(:initial_state, :step)
+  defp known!(name, _form) when name in @known, do: name
+  defp known!(name, form), do: unknown(name, form)
+
+  defp unknown(name, form) do
+    known = if form == :step, do: @known -- [:initial_state], else: @known
+    names = known |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
+    raise ArgumentError, "expected options to be among #{names}, got: #{inspect(name)}"
+  end
+
+  defp value!(name, nil) when name in @tensors, do: nil
+  defp value!(name, value) when name in @tensors, do: Tensor.cast!(value, name)
+
+  defp value!(name, value) when name in [:method, :coefficients] do
+    if is_atom(value), do: value, else: expected(name, "an atom", value)
+  end
+
+  # `nil` is for the method to decide.
+  defp value!(:bidirectional, value) when is_boolean(value) or is_nil(value), do: value
+  defp value!(:bidirectional, value), do: expected(:bidirectional, "a boolean or nil", value)
+
+  defp value!(name, value) when name in [:reverse, :dt_softplus] do
+    if is_boolean(value), do: value, else: expected(name, "a boolean", value)
+  end
+
+  defp value!(:dt_limit, nil), do: nil
+
+  defp value!(:dt_limit, limit) do
+    number? = &(is_number(&1) or &1 in [:infinity, :neg_infinity])
+
+    case limit do
+      {min, max} ->
+        if number?.(min) and number?.(max), do: limit, else: expected(:dt_limit, "{min, max}, two numbers", limit)
+
+      _ ->
+        expected(:dt_limit, "{min, max}, two numbers", limit)
+    end
+  end
+
+  defp value!(:backend, value), do: Backend.preference!(value, "backend")
+
+  defp expected(name, what, value) do
+    raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"
+  end
+end

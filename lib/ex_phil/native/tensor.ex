@@ -1,0 +1,267 @@
+defmodule ExPhil.Native.Tensor do
+  @moduledoc """
+  Numbers in a binary, with their type and shape: what the scan reads and writes.
+
+  Types are written as in Nx: `{:f, 32}`, `{:bf, 16}`, `{:s, 64}`, …, or short `:f32`, `:bf16`, `:s64`. The shape is
+  a tuple; the last axis lies together in memory. Numbers are in the byte order of the machine. A complex tensor has
+  a trailing axis of 2, real and imaginary part.
+
+  Where Nx is there, `from_nx/1` and `to_nx/1` convert; the functions of `ExPhil.Native.SelectiveScan` take and
+  return Nx tensors without being asked to.
+  """
+  alias ExPhil.Native.{Error, Nif}
+  alias ExPhil.Native.Tensor.Numbers
+
+  @enforce_keys [:type, :shape, :data]
+  defstruct [:type, :shape, :data]
+
+  @type type :: {:f, 16 | 32 | 64} | {:bf, 16} | {:s | :u, 8 | 16 | 32 | 64}
+  @type shape :: tuple
+  @type t :: %__MODULE__{type: type, shape: shape, data: binary}
+
+  @types for {class, sizes} <- [f: [16, 32, 64], bf: [16], s: [8, 16, 32, 64], u: [8, 16, 32, 64]],
+             bits <- sizes,
+             do: {class, bits}
+  @short_types Map.new(@types, fn {class, bits} -> {:"#{class}#{bits}", {class, bits}} end)
+
+  @doc """
+  A tensor over a binary, which is not copied.
+
+  ## Examples
+
+      iex> ExPhil.Native.Tensor.from_binary(<<1.0::float-32-native, 2.0::float-32-native>>, :f32, {1, 2})
+      #ExPhil.Native.Tensor<f32[1][2] [[1.0, 2.0]]>
+
+  ## Error cases
+
+      iex> ExPhil.Native.Tensor.from_binary(<<0, 0>>, :f32, {1, 2})
+      ** (ArgumentError) expected data of shape {1, 2} and type f32 to hold 8 bytes, got: 2 bytes
+  """
+  @spec from_binary(binary, type | atom, shape) :: t
+  def from_binary(data, type, shape) when is_binary(data) do
+    type = type!(type)
+    size = Numbers.bytes(type) * count(shape)
+
+    if byte_size(data) != size do
+      raise ArgumentError,
+            "expected data of shape #{inspect(shape)} and type #{type_name(type)} to hold #{size} bytes, " <>
+              "got: #{byte_size(data)} bytes"
+    end
+
+    %__MODULE__{type: type, shape: shape, data: data}
+  end
+
+  def from_binary(data, _type, _shape) do
+    raise ArgumentError, "expected data to be a binary, got: #{inspect(data)}"
+  end
+
+  @doc """
+  A tensor of the numbers in a list, nested as the shape is. `:nan`, `:infinity` and `:neg_infinity` stand for
+  themselves in types that have them.
+
+  ## Examples
+
+      iex> ExPhil.Native.Tensor.from_list([[1, 2, 3], [4, 5, 6]])
+      #ExPhil.Native.Tensor<f32[2][3] [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]>
+
+  ## Error cases
+
+      iex> ExPhil.Native.Tensor.from_list([[1, 2], [3]])
+      ** (ArgumentError) expected every list of an axis to have the same length, got: [[1, 2], [3]]
+  """
+  @spec from_list(list, type | atom) :: t
+  def from_list(list, type \\ {:f, 32})
+
+  def from_list(list, type) when is_list(list) do
+    type = type!(type)
+    shape = nesting(list)
+    data = for number <- List.flatten(list), into: <<>>, do: Numbers.encode(number, type)
+    %__MODULE__{type: type, shape: List.to_tuple(shape), data: data}
+  end
+
+  def from_list(list, _type) do
+    raise ArgumentError, "expected a list of numbers, got: #{inspect(list)}"
+  end
+
+  @doc """
+  A tensor of zeros.
+
+  ## Examples
+
+      iex> ExPhil.Native.Tensor.zeros({2, 2})
+      #ExPhil.Native.Tensor<f32[2][2] [[0.0, 0.0], [0.0, 0.0]]>
+  """
+  @spec zeros(shape, type | atom) :: t
+  def zeros(shape, type \\ {:f, 32}) do
+    type = type!(type)
+    %__MODULE__{type: type, shape: shape, data: <<0::size(count(shape) * Numbers.bytes(type))-unit(8)>>}
+  end
+
+  @doc """
+  The numbers as a binary, not copied.
+
+  ## Examples
+
+      iex> ExPhil.Native.Tensor.from_list([1, 2], :u8) |> ExPhil.Native.Tensor.to_binary()
+      <<1, 2>>
+  """
+  @spec to_binary(t) :: binary
+  def to_binary(%__MODULE__{data: data}), do: data
+
+  @doc """
+  The numbers as a list, nested as the shape is; what is no number as `:nan`, `:infinity` or `:neg_infinity`.
+
+  ## Examples
+
+      iex> ExPhil.Native.Tensor.from_list([[1.5, :nan]], :bf16) |> ExPhil.Native.Tensor.to_list()
+      [[1.5, :nan]]
+  """
+  @spec to_list(t) :: list
+  def to_list(%__MODULE__{type: type, shape: shape, data: data}) do
+    numbers = Numbers.decode(data, type)
+    [_ | inner] = Tuple.to_list(shape)
+    inner |> Enum.reverse() |> Enum.reduce(numbers, &Enum.chunk_every(&2, max(&1, 1)))
+  end
+
+  @doc """
+  The shape, a tuple.
+
+  ## Examples
+
+      iex> ExPhil.Native.Tensor.zeros({2, 60, 16}) |> ExPhil.Native.Tensor.shape()
+      {2, 60, 16}
+  """
+  @spec shape(t) :: shape
+  def shape(%__MODULE__{shape: shape}), do: shape
+
+  @doc """
+  The type, as Nx writes it.
+
+  ## Examples
+
+      iex> ExPhil.Native.Tensor.zeros({2}, :bf16) |> ExPhil.Native.Tensor.type()
+      {:bf, 16}
+  """
+  @spec type(t) :: type
+  def type(%__MODULE__{type: type}), do: type
+
+  @doc """
+  The tensors of a safetensors file, by their names. They share the memory of the file, which is read once.
+
+  Raises `File.Error` where the file cannot be read, and `ArgumentError` where it is not in the format or holds a
+  type that no tensor here can have.
+
+      iex> ExPhil.Native.Tensor.load_safetensors("examples/data/digits_scan.safetensors")["scan.0.A"]
+      ...> |> ExPhil.Native.Tensor.shape()
+      {128, 16}
+  """
+  @spec load_safetensors(Path.t()) :: %{String.t() => t}
+  def load_safetensors(path) do
+    {file, layout, _metadata} = read_safetensors(path)
+
+    for {name, type, axes, offset, length} <- layout, into: %{} do
+      {name, from_binary(binary_part(file, offset, length), type, List.to_tuple(axes))}
+    end
+  end
+
+  @doc """
+  The metadata of a safetensors file: free text by names, empty where it has none. Raises as `load_safetensors/1`
+  does.
+  """
+  @spec safetensors_metadata(Path.t()) :: %{String.t() => String.t()}
+  def safetensors_metadata(path) do
+    {_file, _layout, metadata} = read_safetensors(path)
+    metadata
+  end
+
+  defp read_safetensors(path) do
+    file = File.read!(path)
+
+    case Nif.safetensors_layout(file) do
+      {:ok, layout, metadata} -> {file, layout, metadata}
+      {:error, {kind, message}} -> Error.raise!({kind, "#{path}: #{message}"})
+    end
+  end
+
+  if Code.ensure_loaded?(Nx) do
+    @doc """
+    An Nx tensor as one of ours. Complex numbers become a trailing axis of 2.
+    """
+    @spec from_nx(Nx.Tensor.t()) :: t
+    def from_nx(%Nx.Tensor{type: {:c, bits}} = tensor) do
+      shape = Tuple.insert_at(tensor.shape, tuple_size(tensor.shape), 2)
+      %__MODULE__{type: {:f, div(bits, 2)}, shape: shape, data: Nx.to_binary(tensor)}
+    end
+
+    def from_nx(%Nx.Tensor{} = tensor) do
+      %__MODULE__{type: tensor.type, shape: tensor.shape, data: Nx.to_binary(tensor)}
+    end
+
+    @doc """
+    The tensor as one of Nx; with `complex: true`, its trailing axis of 2 as complex numbers.
+    """
+    @spec to_nx(t, keyword) :: Nx.Tensor.t()
+    def to_nx(%__MODULE__{} = tensor, opts \\ []) do
+      {type, shape} =
+        if Keyword.get(opts, :complex, false) do
+          {:f, bits} = tensor.type
+          {{:c, 2 * bits}, Tuple.delete_at(tensor.shape, tuple_size(tensor.shape) - 1)}
+        else
+          {tensor.type, tensor.shape}
+        end
+
+      tensor.data |> Nx.from_binary(type) |> Nx.reshape(shape)
+    end
+  end
+
+  # What a caller gave as `name`: one of ours as it is, one of Nx converted.
+  @doc false
+  @spec cast!(term, atom) :: t
+  def cast!(%__MODULE__{} = tensor, _name), do: tensor
+
+  if Code.ensure_loaded?(Nx) do
+    def cast!(%Nx.Tensor{} = tensor, _name), do: from_nx(tensor)
+  end
+
+  def cast!(other, name) do
+    raise ArgumentError, "expected #{name} to be an ExPhil.Native.Tensor or an Nx.Tensor, got: #{inspect(other)}"
+  end
+
+  # `f32` for `{:f, 32}`.
+  @doc false
+  @spec type_name(type) :: String.t()
+  def type_name({class, bits}), do: "#{class}#{bits}"
+
+  defp type!(type) when type in @types, do: type
+  defp type!(type) when is_map_key(@short_types, type), do: Map.fetch!(@short_types, type)
+
+  defp type!(type) do
+    known = Enum.map_join(@types, ", ", &type_name/1)
+    raise ArgumentError, "expected a type such as {:f, 32} or :f32, one of #{known}, got: #{inspect(type)}"
+  end
+
+  defp count(shape) when is_tuple(shape) and tuple_size(shape) > 0 do
+    axes = Tuple.to_list(shape)
+    if Enum.all?(axes, &(is_integer(&1) and &1 >= 0)), do: Enum.product(axes), else: not_a_shape(shape)
+  end
+
+  defp count(shape), do: not_a_shape(shape)
+
+  defp not_a_shape(shape) do
+    raise ArgumentError, "expected a shape such as {2, 60, 16}, got: #{inspect(shape)}"
+  end
+
+  # The lengths of the axes; every list of an axis has the same.
+  defp nesting([first | _] = list) when is_list(first) do
+    case list |> Enum.map(fn inner -> is_list(inner) && nesting(inner) end) |> Enum.uniq() do
+      [inner] ->
+        [length(list) | inner]
+
+      _ ->
+        raise ArgumentError,
+              "expected every list of an axis to have the same length, got: #{inspect(list, limit: 10)}"
+    end
+  end
+
+  defp nesting(list), do: [length(list)]
+end

@@ -1,0 +1,59 @@
+Code.require_file("mix/compile_selective_scan.exs", __DIR__)
+
+defmodule ExPhil.Native.MixProject do
+  use Mix.Project
+
+  @version "0.1.0"
+
+  def project do
+    [
+      app: :exphil_native,
+      version: @version,
+      elixir: "~> 1.14",
+      compilers: [:selective_scan | Mix.compilers()],
+      start_permanent: Mix.env() == :prod,
+      deps: deps(),
+      description: "The Mamba selective scan as one native operation, on CPUs and NVIDIA GPUs",
+      package: package()
+    ]
+  end
+
+  def application, do: [extra_applications: [:logger]]
+
+  # A package of Hex among the dependencies makes every mix command fail where Hex is not installed, even an optional
+  # one. All of them are optional here, so they are declared only where they can be had.
+  defp deps do
+    cond do
+      path = System.get_env("EXPHIL_DEPS_PATH") -> deps_in(path)
+      System.get_env("EXPHIL_NATIVE_NO_HEX") == "1" -> []
+      Code.ensure_loaded?(Hex) -> hex_deps()
+      true -> []
+    end
+  end
+
+  defp hex_deps do
+    [
+      {:nx, "~> 0.7", optional: true},
+      {:telemetry, "~> 1.0", optional: true},
+      {:ex_doc, "~> 0.31", only: :dev, runtime: false}
+    ]
+  end
+
+  # Checkouts of dependencies, one folder each.
+  defp deps_in(path) do
+    for project <- Path.wildcard(Path.join(Path.expand(path), "*/mix.exs")) do
+      folder = Path.dirname(project)
+      {folder |> Path.basename() |> String.to_atom(), path: folder, override: true}
+    end
+  end
+
+  defp package do
+    [
+      licenses: ["Apache-2.0"],
+      links: %{},
+      files:
+        ~w(lib mix mix.exs README.md LICENSE native/Cargo.toml native/Cargo.lock) ++
+          ~w(native/selective_scan native/selective_scan_nif)
+    ]
+  end
+end

@@ -1,0 +1,82 @@
+defmodule Mix.Tasks.Compile.SelectiveScan do
+  @moduledoc """
+  Builds the native library with cargo and puts it into `priv/native/`.
+
+  Cargo runs only where a source is newer than the library. Where there is no cargo, a library that is already there
+  is used as it is. `mix.exs` requires this file, because the task is needed before anything of the project is
+  compiled.
+  """
+  use Mix.Task.Compiler
+
+  @root Path.expand("..", __DIR__)
+  @workspace Path.join(@root, "native")
+  @library Path.join(@root, "priv/native/selective_scan_nif.so")
+  @sources ~w(
+    Cargo.toml Cargo.lock */Cargo.toml
+    {selective_scan,selective_scan_nif}/build.rs
+    {selective_scan,selective_scan_nif}/{src,kernels}/**/*
+  )
+
+  @impl true
+  def run(args) do
+    cargo = System.find_executable("cargo")
+
+    cond do
+      fresh?() and "--force" not in args ->
+        {:noop, []}
+
+      cargo ->
+        build(cargo)
+
+      File.exists?(@library) ->
+        Mix.shell().info("cargo is not on the path: the native library stays as it was built before")
+        {:noop, []}
+
+      true ->
+        Mix.raise("""
+        exphil_native has a native library, and cargo, which builds it, is not on the path.
+        Install Rust 1.91 or newer (https://rustup.rs, or the packages of your system), check that `cargo --version`
+        answers, and compile again.
+        """)
+    end
+  end
+
+  defp fresh? do
+    case File.stat(@library, time: :posix) do
+      {:ok, %{mtime: built}} -> Enum.all?(sources(), &(File.stat!(&1, time: :posix).mtime < built))
+      {:error, _} -> false
+    end
+  end
+
+  defp sources do
+    for pattern <- @sources, path <- Path.wildcard(Path.join(@workspace, pattern)), do: path
+  end
+
+  defp build(cargo) do
+    # What is edited while cargo runs is newer than the library.
+    started = System.os_time(:second)
+    target = Path.join(@workspace, "target")
+    args = ~w(build --release --locked --package selective_scan_nif --target-dir) ++ [target]
+
+    case System.cmd(cargo, args, cd: @workspace, into: IO.stream(), stderr_to_stdout: true) do
+      {_, 0} ->
+        install(Path.join(target, "release"), started)
+        # The build folder links to priv/, which may not have been there when mix made the links.
+        Mix.Project.build_structure()
+        {:ok, []}
+
+      {_, status} ->
+        Mix.raise("cargo could not build the native library (exit status #{status}); its words are above")
+    end
+  end
+
+  # The library is replaced, not overwritten: a BEAM may be running the old one.
+  defp install(folder, started) do
+    [built | _] = Path.wildcard(Path.join(folder, "{libselective_scan_nif.so,libselective_scan_nif.dylib}"))
+    File.mkdir_p!(Path.dirname(@library))
+    copy = @library <> ".new"
+    File.cp!(built, copy)
+    File.touch!(copy, started)
+    File.rename!(copy, @library)
+  end
+end

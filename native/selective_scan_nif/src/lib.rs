@@ -1,0 +1,13 @@
+//! The BEAM's shell over the core crate: it reads terms, lends their memory to a backend and wraps what comes back.
+//! What a request means, and whether it makes sense, is decided in `selective_scan::Problem`.
+
+mod backend;
+mod forward;
+mod machine;
+mod memory;
+mod reply;
+mod request;
+mod safetensors;
+mod tensor;
+
+rustler::init!("Elixir.ExPhil.Native.Nif");

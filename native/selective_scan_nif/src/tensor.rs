@@ -1,0 +1,88 @@
+//! `ExPhil.Native.Tensor` as a borrowed view.
+
+use rustler::types::tuple::get_tuple;
+use rustler::{Atom, Binary, Env, Term};
+use selective_scan::{ElementType, Error, Spec};
+
+rustler::atoms! { bf, data, f, s, shape, r#type = "type", u }
+
+/// A tensor that stays where it is: in a binary of the BEAM.
+pub struct Tensor<'a> {
+    element: ElementType,
+    shape: Vec<usize>,
+    /// Not yet compared with type and shape: backends do.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Tensor<'a> {
+    /// Reads the struct. Nothing about it is trusted: its fields may have been forged.
+    pub fn decode(name: &'static str, term: Term<'a>) -> Result<Self, Error> {
+        let env = term.get_env();
+        let field = |key: Atom, expected: &str| {
+            let value = term.map_get(key.to_term(env));
+            value.map_err(|_| Error::invalid(name, expected, format!("{term:?}")))
+        };
+        let kind = field(r#type(), "be a tensor with a type")?;
+        let axes = field(shape(), "be a tensor with a shape")?;
+        let bytes = field(data(), "be a tensor with data")?;
+        Ok(Self {
+            element: element(name, kind)?,
+            shape: decode_shape(axes).ok_or_else(|| {
+                let expected = "have a shape that is a tuple of positive integers";
+                Error::invalid(name, expected, format!("{axes:?}"))
+            })?,
+            bytes: Binary::from_term(bytes)
+                .map(|binary| binary.as_slice())
+                .map_err(|_| Error::invalid(name, "have data that is a binary", format!("{bytes:?}")))?,
+        })
+    }
+
+    /// What `Problem` wants to know of it.
+    pub fn spec(&self) -> Spec<'_> {
+        Spec { element: self.element, shape: &self.shape }
+    }
+}
+
+fn decode_shape(axes: Term) -> Option<Vec<usize>> {
+    get_tuple(axes).ok()?.into_iter().map(|axis| axis.decode().ok()).collect()
+}
+
+fn element(name: &'static str, kind: Term) -> Result<ElementType, Error> {
+    let (class, bits): (Atom, u32) = kind
+        .decode()
+        .map_err(|_| Error::invalid(name, "have a type such as {:f, 32}", format!("{kind:?}")))?;
+    match bits {
+        32 if class == f() => Ok(ElementType::F32),
+        64 if class == f() => Ok(ElementType::F64),
+        16 if class == f() => Ok(ElementType::F16),
+        16 if class == bf() => Ok(ElementType::Bf16),
+        32 if class == s() => Ok(ElementType::S32),
+        _ => {
+            let expected =
+                if name == "seq_idx" { "have type s32" } else { "have type f32, bf16, f16 or f64" };
+            let class = class.to_term(kind.get_env());
+            Err(Error::invalid(name, expected, format!("{class:?}{bits}")))
+        }
+    }
+}
+
+/// The name that Elixir has for an element type of a file, if it has one.
+pub fn file_type(env: Env<'_>, dtype: ::safetensors::Dtype) -> Option<(Term<'_>, u32)> {
+    use ::safetensors::Dtype;
+    let (class, bits) = match dtype {
+        Dtype::F64 => (f(), 64),
+        Dtype::F32 => (f(), 32),
+        Dtype::F16 => (f(), 16),
+        Dtype::BF16 => (bf(), 16),
+        Dtype::I64 => (s(), 64),
+        Dtype::I32 => (s(), 32),
+        Dtype::I16 => (s(), 16),
+        Dtype::I8 => (s(), 8),
+        Dtype::U64 => (u(), 64),
+        Dtype::U32 => (u(), 32),
+        Dtype::U16 => (u(), 16),
+        Dtype::U8 | Dtype::BOOL => (u(), 8),
+        _ => return None,
+    };
+    Some((class.to_term(env), bits))
+}

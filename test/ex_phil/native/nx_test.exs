@@ -1,0 +1,82 @@
+if Code.ensure_loaded?(Nx) do
+  defmodule ExPhil.Native.NxTest do
+    # Nx tensors go in, and Nx tensors come out.
+    use ExUnit.Case, async: true
+
+    import ExPhil.Native.Scans
+    alias ExPhil.Native.{SelectiveScan, Tensor}
+
+    defp args(inputs), do: [inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c]
+
+    test "a tensor survives the way there and back" do
+      for type <- [:f32, :f64, :bf16, :f16, :s32, :u8] do
+        tensor = Tensor.from_list([[1, 2, 3]], type)
+        nx = Tensor.to_nx(tensor)
+        assert Nx.type(nx) == tensor.type
+        assert Nx.to_flat_list(nx) |> Enum.map(&trunc/1) == [1, 2, 3]
+        assert Tensor.from_nx(nx) == tensor
+      end
+    end
+
+    test "a complex tensor has a trailing axis of 2" do
+      nx = Nx.tensor([Complex.new(1, 2), Complex.new(3, 4)], type: {:c, 64})
+      assert Tensor.from_nx(nx) == Tensor.from_list([[1, 2], [3, 4]])
+      assert nx |> Tensor.from_nx() |> Tensor.to_nx(complex: true) == nx
+    end
+
+    test "results are those of the same numbers in tensors of ours" do
+      for type <- [{:f, 32}, {:f, 64}, {:bf, 16}] do
+        inputs = random(type: type)
+        optional = Map.take(inputs, [:d, :z, :dt_bias, :initial_state])
+        {y, state} = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [Keyword.new(optional)])
+
+        of_nx = Map.new(inputs, fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+        optional = Map.take(of_nx, [:d, :z, :dt_bias, :initial_state])
+        results = apply(SelectiveScan, :scan_with_state, args(of_nx) ++ [Keyword.new(optional)])
+        assert results == {Tensor.to_nx(y), Tensor.to_nx(state)}
+        assert apply(SelectiveScan, :scan, args(of_nx) ++ [Keyword.new(optional)]) == Tensor.to_nx(y)
+      end
+    end
+
+    test "complex tensors of Nx give complex states and real outputs, and step on" do
+      parts = %{
+        a: normal({6, 4, 2}, {:f, 32}),
+        b: normal({2, 7, 4, 2}, {:f, 32}),
+        c: normal({2, 7, 4, 2}, {:f, 32})
+      }
+
+      inputs = Map.merge(random([]), parts)
+      {y, state} = apply(SelectiveScan, :scan_with_state, args(inputs))
+
+      of_nx =
+        Map.new(inputs, fn {name, tensor} -> {name, Tensor.to_nx(tensor, complex: is_map_key(parts, name))} end)
+
+      assert {of_y, of_state} = apply(SelectiveScan, :scan_with_state, args(of_nx))
+      assert of_y == Tensor.to_nx(y)
+      assert Nx.type(of_state) == {:c, 64}
+      assert Tensor.from_nx(of_state) == state
+
+      [x, dt, b, c] = for name <- [:x, :dt, :b, :c], do: of_nx[name][[.., 0]]
+      zero = Nx.broadcast(Nx.tensor(0, type: {:c, 64}), {2, 6, 4})
+      assert {step_y, stepped} = SelectiveScan.step(zero, x, dt, of_nx.a, b, c)
+      assert Nx.type(stepped) == {:c, 64}
+      assert Nx.all_close(step_y, of_y[[.., 0]], rtol: 1.0e-5) |> Nx.to_number() == 1
+    end
+
+    test "x decides whether the results are of Nx" do
+      inputs = random([])
+      mixed = %{inputs | x: Tensor.to_nx(inputs.x)}
+      assert %Nx.Tensor{} = apply(SelectiveScan, :scan, args(mixed))
+      mixed = %{inputs | a: Tensor.to_nx(inputs.a)}
+      assert %Tensor{} = apply(SelectiveScan, :scan, args(mixed))
+    end
+
+    test "a wrong shape is named as with tensors of ours" do
+      inputs = random([])
+
+      assert_raise ArgumentError, "expected dt to have shape {2, 7, 6}, got: {3}", fn ->
+        apply(SelectiveScan, :scan, args(%{inputs | dt: Nx.tensor([1.0, 2.0, 3.0])}))
+      end
+    end
+  end
+end

@@ -1,0 +1,209 @@
+# Where the package is not among the dependencies, this stands in for it: events go to who asked for them.
+unless Code.ensure_loaded?(:telemetry) do
+  defmodule :telemetry do
+    def attach(id, event, handler, config), do: :persistent_term.put({:handler, id}, {event, handler, config})
+    def detach(id), do: :persistent_term.erase({:handler, id})
+
+    def execute(event, measurements, metadata) do
+      for {{:handler, _}, {^event, handler, config}} <- :persistent_term.get() do
+        handler.(event, measurements, metadata, config)
+      end
+
+      :ok
+    end
+  end
+end
+
+defmodule ExPhil.Native.SelectiveScan.BackendTest do
+  # Which backend runs, who decides it, and what is said where it is not the one that was to run.
+  use ExUnit.Case, async: false
+
+  import ExPhil.Native.Scans
+  import ExUnit.CaptureLog
+  alias ExPhil.Native.{Error, SelectiveScan}
+  alias ExPhil.Native.SelectiveScan.{Devices, Fallback}
+
+  @variable "EXPHIL_SCAN_BACKEND"
+
+  setup do
+    on_exit(fn -> System.delete_env(@variable) end)
+    {:ok, inputs: random([])}
+  end
+
+  defp call(inputs, function, opts), do: apply(SelectiveScan, function, args(inputs) ++ [opts])
+  defp args(inputs), do: [inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c]
+
+  test "the option decides, else the variable, else what there is", %{inputs: inputs} do
+    assert call(inputs, :backend_for, backend: :cpu) == {:cpu, "asked for by backend: :cpu"}
+    System.put_env(@variable, "cpu")
+    assert call(inputs, :backend_for, []) == {:cpu, "asked for by EXPHIL_SCAN_BACKEND=cpu"}
+    System.put_env(@variable, "nx")
+    assert call(inputs, :backend_for, backend: :cpu) == {:cpu, "asked for by backend: :cpu"}
+    System.put_env(@variable, "")
+    assert {:cpu, _} = call(inputs, :backend_for, [])
+    assert call(inputs, :scan, backend: :auto) == call(inputs, :scan, backend: :cpu)
+  end
+
+  test "the variable is obeyed and checked", %{inputs: inputs} do
+    System.put_env(@variable, "nx")
+    assert_raise Error, ~r/the nx backend cannot run: .*; use/, fn -> call(inputs, :scan, []) end
+
+    for wrong <- ["gpu", "cuda:x", "cuda:-1", "CPU"] do
+      System.put_env(@variable, wrong)
+
+      assert_raise ArgumentError, ~r/the environment variable EXPHIL_SCAN_BACKEND to be one of/, fn ->
+        call(inputs, :scan, [])
+      end
+    end
+  end
+
+  test "a backend that was asked for and cannot run says why, and what to do", %{inputs: inputs} do
+    error = assert_raise Error, fn -> call(inputs, :scan, backend: :nx) end
+    assert error.kind == :unavailable
+    error = assert_raise Error, fn -> call(inputs, :scan, backend: {:cuda, 99}) end
+    assert error.kind == :unavailable
+    assert error.message =~ "the cuda backend cannot run: "
+  end
+
+  @tag :no_cuda
+  test "without a device, CUDA cannot be forced", %{inputs: inputs} do
+    refute SelectiveScan.cuda_available?()
+    assert SelectiveScan.devices() == []
+
+    for call <- [:scan, :scan_with_state, :backend_for] do
+      error = assert_raise Error, fn -> call(inputs, call, backend: :cuda) end
+      assert {error.kind, error.message} == {:unavailable, error.message}
+      assert error.message =~ ~r/the cuda backend cannot run: .+; .+/
+    end
+
+    {:cpu, reason} = call(inputs, :backend_for, [])
+    assert reason =~ "cuda" or reason =~ "CUDA"
+  end
+
+  @tag :cuda
+  test "CUDA gives what the CPU gives", %{inputs: inputs} do
+    on_cpu = call(inputs, :scan_with_state, backend: :cpu)
+    on_gpu = call(inputs, :scan_with_state, backend: :cuda)
+
+    for {got, wanted} <- Enum.zip(Tuple.to_list(on_gpu), Tuple.to_list(on_cpu)),
+        do: assert(distance(got, wanted) < 2.0e-6)
+  end
+
+  def pass_on(_event, measurements, metadata, test), do: send(test, {:fell_back, measurements, metadata})
+
+  describe "a device that fails" do
+    setup do
+      # A device that is not there, where a call is worth one: the native library fails to find it, truly.
+      found = Devices.all()
+      :persistent_term.put({Devices, :all}, {:ok, [%{ordinal: 99, name: "a device that is not there"}]})
+      :persistent_term.erase({Fallback, :warned})
+      event = [:exphil_native, :selective_scan, :fallback]
+      :telemetry.attach("fallback", event, &__MODULE__.pass_on/4, self())
+
+      on_exit(fn ->
+        :telemetry.detach("fallback")
+        :persistent_term.put({Devices, :all}, found)
+      end)
+
+      {:ok, inputs: random(batch: 1, seq: 16, dim: 32, state: 1024 * System.schedulers_online())}
+    end
+
+    test "is replaced by the CPU where nobody asked for it, and that is announced", %{inputs: inputs} do
+      assert {{:cuda, 99}, reason} = call(inputs, :backend_for, [])
+      assert reason =~ "a device that is not there"
+
+      {y, log} = with_log(fn -> call(inputs, :scan, []) end)
+      assert y == call(inputs, :scan, backend: :cpu)
+      assert log =~ "selective scan: cpu in place of cuda: "
+      assert_received {:fell_back, %{system_time: _}, %{from: :cuda, to: :cpu, reason: reason}}
+      assert log =~ reason
+
+      assert capture_log(fn -> call(inputs, :scan, []) end) == ""
+      assert_received {:fell_back, _, _}
+    end
+
+    test "warns once, however many find out at the same time", %{inputs: inputs} do
+      log =
+        capture_log(fn ->
+          1..16 |> Enum.map(fn _ -> Task.async(fn -> call(inputs, :scan, []) end) end) |> Task.await_many(60_000)
+        end)
+
+      assert length(String.split(log, "in place of")) == 2
+    end
+
+    test "is an error where it was asked for", %{inputs: inputs} do
+      assert_raise Error, fn -> call(inputs, :scan, backend: {:cuda, 99}) end
+      refute_received {:fell_back, _, _}
+    end
+
+    test "does not excuse a wrong call", %{inputs: inputs} do
+      assert_raise ArgumentError, ~r/expected b to have shape/, fn -> call(%{inputs | b: inputs.x}, :scan, []) end
+      refute_received {:fell_back, _, _}
+    end
+  end
+
+  test "loaded again while in use or after a purge, the native module goes on with its library" do
+    words =
+      in_a_beam_of_its_own(Application.app_dir(:exphil_native, "ebin"), """
+      alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
+      x = Tensor.zeros({1, 2, 3})
+      b = Tensor.zeros({1, 2, 4})
+      scan = fn -> SelectiveScan.scan(x, x, Tensor.zeros({3, 4}), b, b) == x end
+      IO.puts("first: \#{scan.()}")
+      {:error, :on_load_failure} = :code.load_file(Nif)
+      IO.puts("loaded again: \#{scan.()}")
+      :code.purge(Nif)
+      :code.delete(Nif)
+      :code.purge(Nif)
+      IO.puts("purged: \#{scan.()}")
+      """)
+
+    for time <- ["first", "loaded again", "purged"], do: assert(words =~ "#{time}: true")
+  end
+
+  describe "without the native library" do
+    @describetag :tmp_dir
+
+    test "everything loads, and every call says why it cannot run", %{tmp_dir: dir} do
+      # The modules without their priv/, in a BEAM of their own.
+      ebin = Path.join(dir, "exphil_native/ebin")
+      File.mkdir_p!(Path.dirname(ebin))
+      File.cp_r!(Application.app_dir(:exphil_native, "ebin"), ebin)
+
+      script = """
+      alias ExPhil.Native.{SelectiveScan, Tensor}
+      IO.puts("available: \#{SelectiveScan.available?()} \#{SelectiveScan.cuda_available?()}")
+      x = Tensor.zeros({1, 2, 3})
+      a = Tensor.zeros({3, 4})
+      b = Tensor.zeros({1, 2, 4})
+      for {name, opts} <- [auto: [], cpu: [backend: :cpu], cuda: [backend: :cuda]] do
+        try do
+          SelectiveScan.scan(x, x, a, b, b, opts)
+        rescue
+          error in ExPhil.Native.Error -> IO.puts("\#{name} \#{error.kind}: \#{Exception.message(error)}")
+        end
+      end
+      try do
+        SelectiveScan.backend_for(x, x, a, b, b)
+      rescue
+        error in ExPhil.Native.Error -> IO.puts("backend_for \#{error.kind}")
+      end
+      """
+
+      words = in_a_beam_of_its_own(ebin, script)
+      assert words =~ "available: false false"
+
+      for name <- ~w(auto cpu cuda) do
+        assert words =~
+                 ~r/#{name} unavailable: the native library is not loaded: .*#{Regex.escape(dir)}.*; run `mix compile/
+      end
+
+      assert words =~ "backend_for unavailable"
+    end
+  end
+
+  defp in_a_beam_of_its_own(ebin, script) do
+    {words, 0} = System.cmd("elixir", ["-pa", ebin, "-e", script], stderr_to_stdout: true)
+    words
+  end
+end

@@ -1,0 +1,150 @@
+defmodule ExPhil.Native.SelectiveScan.BadInputTest do
+  # Every kind of call that is wrong: it says which argument, what was expected and what came.
+  use ExUnit.Case, async: true
+
+  import ExPhil.Native.Scans
+  alias ExPhil.Native.{SelectiveScan, Tensor}
+
+  defp refused(changes, opts \\ []) do
+    inputs = Map.merge(random([]), Map.new(changes))
+    call = fn -> SelectiveScan.scan(inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts) end
+    assert_raise(ArgumentError, call).message
+  end
+
+  defp refused_step(changes, opts \\ []) do
+    inputs = Map.merge(random(batch: 2, dim: 6, state: 4), Map.new(changes))
+
+    [x, dt, b, c] =
+      for name <- [:x, :dt, :b, :c], do: if(changes[name], do: inputs[name], else: frame(inputs[name], 0))
+
+    state = Keyword.get(changes, :state, inputs.initial_state)
+    assert_raise(ArgumentError, fn -> SelectiveScan.step(state, x, dt, inputs.a, b, c, opts) end).message
+  end
+
+  test "what is no tensor" do
+    for name <- [:x, :dt, :a, :b, :c], value <- [nil, 1.0, "binary", [1.0], %{}, {1}, :x] do
+      assert refused([{name, value}]) ==
+               "expected #{name} to be an ExPhil.Native.Tensor or an Nx.Tensor, got: #{inspect(value)}"
+    end
+
+    for name <- [:d, :z, :dt_bias, :initial_state, :seq_idx] do
+      assert refused([], [{name, 1.0}]) =~ "expected #{name} to be an ExPhil.Native.Tensor"
+    end
+
+    assert refused_step(state: nil) =~ "expected state to be an ExPhil.Native.Tensor"
+  end
+
+  test "ranks" do
+    assert refused(x: Tensor.zeros({2, 7})) == "expected x to have shape {batch, seq, dim}, got: {2, 7}"
+    assert refused(dt: Tensor.zeros({2, 7, 6, 1})) == "expected dt to have shape {2, 7, 6}, got: {2, 7, 6, 1}"
+    assert refused(a: Tensor.zeros({6})) =~ "expected a to have shape {6, state}"
+    assert refused(b: Tensor.zeros({4})) =~ "expected b to have shape {2, 7, 4}"
+    assert refused([], d: Tensor.zeros({6, 1})) == "expected d to have shape {6}, got: {6, 1}"
+    assert refused_step(x: Tensor.zeros({2, 7, 6})) == "expected x to have shape {batch, dim}, got: {2, 7, 6}"
+  end
+
+  test "shapes" do
+    assert refused(dt: Tensor.zeros({2, 8, 6})) == "expected dt to have shape {2, 7, 6}, got: {2, 8, 6}"
+    assert refused(a: Tensor.zeros({5, 4})) =~ "expected a to have shape {6, state}"
+    assert refused(c: Tensor.zeros({2, 7, 5})) =~ "got: {2, 7, 5}"
+    assert refused(b: Tensor.zeros({2, 7, 4, 4})) =~ "groups a divisor of dim 6"
+    assert refused([], z: Tensor.zeros({2, 7, 5})) =~ "expected z to have shape {2, 7, 6}"
+    assert refused([], dt_bias: Tensor.zeros({5})) =~ "expected dt_bias to have shape {6}"
+    assert refused([], initial_state: Tensor.zeros({2, 6, 5})) =~ "expected initial_state to have shape {2, 6, 4}"
+    assert refused([], seq_idx: Tensor.zeros({2, 8}, :s32)) =~ "expected seq_idx to have shape {2, 7}"
+    assert refused_step(state: Tensor.zeros({2, 6, 5})) == "expected state to have shape {2, 6, 4}, got: {2, 6, 5}"
+  end
+
+  test "empty axes" do
+    assert refused(x: Tensor.zeros({2, 0, 6})) == "expected x to have no empty axis, got: {2, 0, 6}"
+    assert refused(a: Tensor.zeros({6, 0})) == "expected a to have no empty axis, got: {6, 0}"
+    assert refused([], d: Tensor.zeros({0})) == "expected d to have no empty axis, got: {0}"
+  end
+
+  test "types" do
+    assert refused(x: Tensor.zeros({2, 7, 6}, :s32)) == "expected x to have type f32, bf16, f16 or f64, got: s32"
+    assert refused(x: Tensor.zeros({2, 7, 6}, :u8)) == "expected x to have type f32, bf16, f16 or f64, got: u8"
+
+    assert refused(dt: Tensor.zeros({2, 7, 6}, :f64)) ==
+             "expected dt to have type f32 where x has type f32, got: f64"
+
+    assert refused(a: Tensor.zeros({6, 4}, :f64)) =~ "expected a to have type f32"
+    assert refused([], seq_idx: Tensor.zeros({2, 7}, :s64)) == "expected seq_idx to have type s32, got: s64"
+    assert refused_step(state: Tensor.zeros({2, 6, 4}, :bf16)) =~ "expected state to have type f32"
+  end
+
+  test "lengths, checked again where the memory is read" do
+    for name <- [:x, :dt, :a, :b, :c] do
+      tensor = random([])[name]
+      short = %{tensor | data: binary_part(tensor.data, 0, byte_size(tensor.data) - 1)}
+      size = byte_size(tensor.data)
+      assert refused([{name, short}]) == "expected #{name} to hold #{size} bytes, got: #{size - 1} bytes"
+      assert refused([{name, %{tensor | data: tensor.data <> <<0>>}}]) =~ "got: #{size + 1} bytes"
+    end
+
+    assert refused([], d: %{random([]).d | data: <<>>}) == "expected d to hold 24 bytes, got: 0 bytes"
+  end
+
+  test "structs with forged fields" do
+    x = random([]).x
+
+    for {field, values} <- [
+          data: [nil, 1, [0], %{}, <<1::3>>],
+          shape: [nil, [2, 7, 6], {2, 7, -6}, {2, 7, 6.0}, {:a}, {1.0e300}, {2, 7, 1 <<< 80}, {}, 3],
+          type: [nil, :f32, {:f, 8}, {:f, -32}, {"f", 32}, {:f, 1 <<< 70}, {:c, 64}, {:f}]
+        ],
+        value <- values do
+      assert refused(x: Map.put(x, field, value)) =~ "expected x to "
+    end
+
+    assert refused(x: Map.delete(x, :data)) =~ "expected x to be"
+    huge = 1 <<< 31
+    assert refused(x: %{x | shape: {huge, huge, huge}}, dt: %{x | shape: {huge, huge, huge}}) =~ "expected "
+  end
+
+  test "options that are not a keyword list" do
+    for opts <- [:method, %{method: :zoh}, [:zoh], [{"method", :zoh}], nil, [{:method, :zoh} | :rest]] do
+      assert refused([], opts) == "expected options to be a keyword list, got: #{inspect(opts)}"
+    end
+  end
+
+  test "options that are unknown" do
+    assert refused([], metod: :zoh) =~ ~r/options to be among .*:method, .*got: :metod/
+    assert refused_step([], initial_state: random([]).initial_state) =~ "got: :initial_state"
+    refute refused_step([], metod: :zoh) =~ "initial_state"
+  end
+
+  test "values of options" do
+    methods = ":zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4"
+    assert refused([], method: :zho) == "expected method to be one of #{methods}, got: :zho"
+    assert refused([], method: "zoh") == ~s(expected method to be an atom, got: "zoh")
+    assert refused([], coefficients: :series) =~ "expected coefficients to be one of :exact, :taylor"
+    assert refused([], method: :zoh, coefficients: :taylor) =~ "expected coefficients to be :exact"
+    assert refused([], bidirectional: :yes) == "expected bidirectional to be a boolean or nil, got: :yes"
+    assert refused([], reverse: 1) == "expected reverse to be a boolean, got: 1"
+    assert refused([], dt_softplus: nil) == "expected dt_softplus to be a boolean, got: nil"
+    assert refused([], backend: :gpu) =~ "expected backend to be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx"
+    assert refused([], backend: {:cuda, -1}) =~ "got: {:cuda, -1}"
+  end
+
+  test "limits of dt" do
+    for limit <- [0.1, {0.1}, {"0", 1}, [0, 1], {0, nil}, {0, 1, 2}] do
+      assert refused([], dt_limit: limit) ==
+               "expected dt_limit to be {min, max}, two numbers, got: #{inspect(limit)}"
+    end
+
+    assert refused([], dt_limit: {0, 1 <<< 2000}) =~ "expected dt_limit to be {min, max}, two numbers"
+
+    assert refused([], dt_limit: {1, 0}) ==
+             "expected dt_limit to be {min, max} with min not above max, got: {1.0, 0.0}"
+  end
+
+  test "steps that are not causal" do
+    assert refused_step([], reverse: true) =~ "expected reverse to be false in a step"
+    assert refused_step([], bidirectional: true) =~ "expected bidirectional to be false in a step"
+    assert refused_step([], method: :poly) =~ "expected method to be causal in a step"
+    assert refused_step([], seq_idx: Tensor.zeros({2, 1}, :s32)) =~ "expected seq_idx to be absent in a step"
+  end
+
+  defp 1 <<< bits, do: Bitwise.bsl(1, bits)
+end

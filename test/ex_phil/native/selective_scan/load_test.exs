@@ -1,0 +1,48 @@
+defmodule ExPhil.Native.SelectiveScan.LoadTest do
+  # Many calls: at once, and one after the other.
+  use ExUnit.Case, async: false
+
+  import ExPhil.Native.Scans
+  alias ExPhil.Native.SelectiveScan
+
+  defp scan(inputs),
+    do: SelectiveScan.scan_with_state(inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, d: inputs.d)
+
+  test "64 processes at once get what each of them would get alone" do
+    # Every other call is long enough for a dirty scheduler.
+    problems = for n <- 1..64, do: random([seq: 3 + rem(n, 5) + rem(n, 2) * 200, dim: 32, state: 16], n)
+    alone = Enum.map(problems, &scan/1)
+    at_once = problems |> Enum.map(&Task.async(fn -> scan(&1) end)) |> Task.await_many(60_000)
+    assert at_once == alone
+    assert length(Enum.uniq(alone)) == 64
+  end
+
+  @tag :proc
+  test "10,000 calls leave no memory behind" do
+    # 140 KB of results a call: 1.4 GB in all.
+    inputs = random(batch: 1, seq: 4, dim: 2048, state: 16)
+    repeat = fn count -> Enum.each(1..count, fn _ -> scan(inputs) end) end
+    repeat.(1000)
+    before = memory()
+    repeat.(10_000)
+    growth = Map.merge(memory(), before, fn _, now, earlier -> now - earlier end)
+    assert growth.resident < 64_000_000, inspect(growth)
+    assert growth.beam < 64_000_000, inspect(growth)
+  end
+
+  test "10,000 calls that are refused leave no memory behind" do
+    inputs = random([])
+    wrong = %{inputs | c: %{inputs.c | data: <<>>}}
+    refuse = fn -> catch_error(scan(wrong)) end
+    for _ <- 1..1000, do: refuse.()
+    before = :erlang.memory(:total)
+    Enum.each(1..10_000, fn _ -> refuse.() end)
+    assert :erlang.memory(:total) - before < 16_000_000
+  end
+
+  defp memory do
+    :erlang.garbage_collect()
+    [_, kilobytes] = Regex.run(~r/VmRSS:\s+(\d+) kB/, File.read!("/proc/self/status"))
+    %{resident: String.to_integer(kilobytes) * 1024, beam: :erlang.memory(:total)}
+  end
+end

@@ -1,0 +1,132 @@
+defmodule ExPhil.Native.SelectiveScanTest do
+  use ExUnit.Case, async: true
+  doctest ExPhil.Native.SelectiveScan
+
+  import ExPhil.Native.Scans
+  alias ExPhil.Native.{SelectiveScan, Tensor}
+
+  @optional [:d, :z, :dt_bias, :initial_state]
+
+  defp call(function, inputs, opts \\ []) do
+    apply(SelectiveScan, function, [inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts])
+  end
+
+  defp with_all(inputs, opts \\ []), do: opts ++ [dt_softplus: true] ++ Keyword.new(Map.take(inputs, @optional))
+
+  test "the native library is there" do
+    assert SelectiveScan.available?()
+  end
+
+  test "results have the shapes and types that the inputs give them" do
+    for type <- [{:f, 32}, {:f, 64}, {:bf, 16}, {:f, 16}] do
+      inputs = random(type: type)
+      {y, state} = call(:scan_with_state, inputs)
+      assert {Tensor.type(y), Tensor.shape(y)} == {type, {2, 7, 6}}
+      assert {Tensor.type(state), Tensor.shape(state)} == {inputs.a.type, {2, 6, 4}}
+      assert call(:scan, inputs) == y
+    end
+  end
+
+  test "a complex a has complex states" do
+    inputs = random([])
+
+    complex = %{
+      inputs
+      | a: normal({6, 4, 2}, {:f, 32}),
+        b: normal({2, 7, 4, 2}, {:f, 32}),
+        c: normal({6, 4, 2}, {:f, 32})
+    }
+
+    {y, state} = call(:scan_with_state, complex)
+    assert {Tensor.shape(y), Tensor.shape(state)} == {{2, 7, 6}, {2, 6, 4, 2}}
+  end
+
+  test "steps one after the other are the scan, bit for bit where nothing but time differs" do
+    for type <- [{:f, 32}, {:f, 64}] do
+      inputs = random(type: type, seq: 9, dim: 40, state: 16)
+      {y, last} = call(:scan_with_state, inputs, with_all(inputs))
+
+      {state, worst} =
+        Enum.reduce(0..8, {inputs.initial_state, 0.0}, fn index, {state, worst} ->
+          opts = [z: frame(inputs.z, index), d: inputs.d, dt_bias: inputs.dt_bias, dt_softplus: true]
+          [x, dt, b, c] = for name <- [:x, :dt, :b, :c], do: frame(inputs[name], index)
+          {out, state} = SelectiveScan.step(state, x, dt, inputs.a, b, c, opts)
+          {state, max(worst, distance(out, frame(y, index)))}
+        end)
+
+      assert worst < 2.0e-6
+      assert distance(state, last) < 2.0e-6
+    end
+  end
+
+  test "a sequence cut in two, with the state handed over, is the whole" do
+    inputs = random(batch: 1, seq: 8)
+    {y, last} = call(:scan_with_state, inputs, initial_state: inputs.initial_state)
+
+    {halves, state} =
+      Enum.map_reduce([0, 4], inputs.initial_state, fn start, state ->
+        cut = fn tensor ->
+          size = div(byte_size(tensor.data), 2)
+          {1, 8, width} = tensor.shape
+          Tensor.from_binary(binary_part(tensor.data, div(start, 4) * size, size), tensor.type, {1, 4, width})
+        end
+
+        SelectiveScan.scan_with_state(cut.(inputs.x), cut.(inputs.dt), inputs.a, cut.(inputs.b), cut.(inputs.c),
+          initial_state: state
+        )
+      end)
+
+    joined = Tensor.from_binary(Enum.map_join(halves, & &1.data), {:f, 32}, {1, 8, 6})
+    assert distance(joined, y) < 2.0e-6
+    assert distance(state, last) < 2.0e-6
+  end
+
+  test "where a binary begins in memory does not matter" do
+    inputs = random([])
+    wanted = call(:scan_with_state, inputs, with_all(inputs))
+
+    for offset <- 1..7 do
+      moved =
+        Map.new(inputs, fn {name, tensor} ->
+          larger = :binary.copy(<<0::size(offset)-unit(8), tensor.data::binary>>)
+          {name, %{tensor | data: binary_part(larger, offset, byte_size(tensor.data))}}
+        end)
+
+      assert call(:scan_with_state, moved, with_all(moved)) == wanted
+    end
+  end
+
+  test "dt_limit takes numbers and infinities" do
+    inputs = random([])
+    same = call(:scan, inputs)
+    assert call(:scan, inputs, dt_limit: {0, :infinity}) == same
+    assert call(:scan, inputs, dt_limit: {:neg_infinity, 1.0e30}) == same
+    assert call(:scan, inputs, dt_limit: nil) == same
+    fixed = %{inputs | dt: Tensor.from_list(for(_ <- 1..2, do: for(_ <- 1..7, do: for(_ <- 1..6, do: 0.25))))}
+    assert distance(call(:scan, inputs, dt_limit: {0.25, 0.25}), call(:scan, fixed)) < 1.0e-6
+  end
+
+  test "options that are nil are absent, and the first of two counts" do
+    inputs = random([])
+    assert call(:scan, inputs, d: nil, z: nil, initial_state: nil, bidirectional: nil) == call(:scan, inputs)
+    assert call(:scan, inputs, reverse: true, reverse: false) == call(:scan, inputs, reverse: true)
+    refute call(:scan, inputs, reverse: true) == call(:scan, inputs)
+  end
+
+  test "what is no number goes where IEEE 754 says" do
+    inputs = random(batch: 1, seq: 4, dim: 2, state: 1)
+    x = Tensor.from_list([[[1.0, 1.0], [:nan, 1.0], [1.0, 1.0], [1.0, :infinity]]])
+    b = c = Tensor.from_list([[[1.0], [1.0], [1.0], [1.0]]])
+    dt = Tensor.from_list([[[0.5, 0.5], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]])
+    {y, state} = call(:scan_with_state, %{inputs | x: x, dt: dt, b: b, c: c})
+
+    assert [[[first, _], [:nan, second], [:nan, third], [:nan, :infinity]]] = Tensor.to_list(y)
+    assert Enum.all?([first, second, third], &is_float/1)
+    assert Tensor.to_list(state) == [[[:nan], [:infinity]]]
+
+    # e^(a * infinity) is 0 for a negative a, and infinity * 0 in the input is not a number.
+    endless = Tensor.from_list([[[:infinity, 0.5], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]])
+    zero = Tensor.from_list([[[0.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]])
+    assert [[[:nan, _] | _]] = Tensor.to_list(call(:scan, %{inputs | x: zero, dt: endless, b: b, c: c}))
+  end
+end

@@ -1,0 +1,115 @@
+defmodule ExPhil.Native.TensorTest do
+  use ExUnit.Case, async: true
+  doctest ExPhil.Native.Tensor
+
+  alias ExPhil.Native.Tensor
+
+  test "numbers survive every type that can hold them" do
+    for {type, numbers} <- [
+          {:f64, [0.1, -1.0e300, :nan, :infinity, :neg_infinity]},
+          {:f32, [0.5, -1024.0, :nan, :infinity, :neg_infinity]},
+          {:f16, [0.5, -1024.0, :nan, :infinity, :neg_infinity]},
+          {:bf16, [0.5, -1024.0, :nan, :infinity, :neg_infinity]},
+          {:s8, [-128, 127]},
+          {:u64, [0, 0xFFFFFFFFFFFFFFFF]}
+        ] do
+      assert numbers |> Tensor.from_list(type) |> Tensor.to_list() == numbers
+    end
+  end
+
+  test "bf16 rounds to the nearest, ties to even" do
+    assert Tensor.from_list([1 + 1 / 256, 1 + 3 / 256, 1 + 1.1 / 256], :bf16) |> Tensor.to_list() ==
+             [1.0, 1 + 4 / 256, 1 + 2 / 256]
+  end
+
+  test "a short type is the long one" do
+    assert Tensor.zeros({3}, :bf16) == Tensor.zeros({3}, {:bf, 16})
+  end
+
+  test "a nested list keeps its shape" do
+    list = [[[1, 2]], [[3, 4]], [[5, 6]]]
+    tensor = Tensor.from_list(list, :s32)
+    assert Tensor.shape(tensor) == {3, 1, 2}
+    assert Tensor.to_list(tensor) == list
+  end
+
+  test "inspect shows small tensors whole and large ones by their first numbers" do
+    assert inspect(Tensor.from_list([[1, 2], [3, 4]], :u8)) == "#ExPhil.Native.Tensor<u8[2][2] [[1, 2], [3, 4]]>"
+
+    assert inspect(Tensor.zeros({9, 512}), limit: 3) ==
+             "#ExPhil.Native.Tensor<f32[9][512] [0.0, 0.0, 0.0, ...]>"
+  end
+
+  describe "refuses" do
+    for {what, call, message} <- [
+          {"a binary of the wrong length", quote(do: Tensor.from_binary(<<0, 0, 0>>, :f32, {1})),
+           ~r/shape \{1\} and type f32 to hold 4 bytes, got: 3 bytes/},
+          {"what is no binary", quote(do: Tensor.from_binary([1.0], :f32, {1})),
+           ~r/data to be a binary, got: \[1.0\]/},
+          {"a bitstring", quote(do: Tensor.from_binary(<<1::7>>, :f32, {1})), ~r/data to be a binary/},
+          {"an unknown type", quote(do: Tensor.from_binary(<<0>>, {:f, 8}, {1})), ~r/got: \{:f, 8\}/},
+          {"a shape that is none", quote(do: Tensor.from_binary(<<0>>, :u8, [1])),
+           ~r/a shape such as .* got: \[1\]/},
+          {"a negative axis", quote(do: Tensor.zeros({2, -1})), ~r/a shape such as .* got: \{2, -1\}/},
+          {"a ragged list", quote(do: Tensor.from_list([[1], [1, 2]])), ~r/same length/},
+          {"a half nested list", quote(do: Tensor.from_list([[1], 2])), ~r/same length/},
+          {"what is no number", quote(do: Tensor.from_list([:one])), ~r/a number, :nan, .* got: :one/},
+          {"a fraction as an integer", quote(do: Tensor.from_list([0.5], :s8)), ~r/type s8, got: 0.5/},
+          {"what is no list", quote(do: Tensor.from_list(1.0)), ~r/a list of numbers, got: 1.0/}
+        ] do
+      test what do
+        assert_raise ArgumentError, unquote(Macro.escape(message)), fn -> unquote(call) end
+      end
+    end
+  end
+
+  describe "safetensors" do
+    @describetag :tmp_dir
+
+    test "every type, by name, shape and contents", %{tmp_dir: dir} do
+      path =
+        write(
+          dir,
+          ~s({"half":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},) <>
+            ~s("__metadata__":{"made":"here"},"bytes":{"dtype":"U8","shape":[1,3],"data_offsets":[4,7]}}),
+          <<0x3F80::16-native, 0xC000::16-native, 7, 8, 9>>
+        )
+
+      tensors = Tensor.load_safetensors(path)
+      assert Tensor.to_list(tensors["half"]) == [1.0, -2.0]
+      assert tensors["bytes"] == Tensor.from_list([[7, 8, 9]], :u8)
+      assert map_size(tensors) == 2
+      assert Tensor.safetensors_metadata(path) == %{"made" => "here"}
+    end
+
+    test "a damaged file says what is wrong with it", %{tmp_dir: dir} do
+      beyond = ~s({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})
+      unknown = ~s({"x":{"dtype":"F8_E5M2","shape":[1],"data_offsets":[0,1]}})
+
+      for {header, data, words} <- [
+            {beyond, <<0, 0, 0, 0>>, "file to be in the safetensors format"},
+            {unknown, <<0>>, "F8_E5M2"},
+            {"no json", <<>>, "file to be in the safetensors format"}
+          ] do
+        path = write(dir, header, data)
+        error = assert_raise ArgumentError, fn -> Tensor.load_safetensors(path) end
+        assert error.message =~ path
+        assert error.message =~ words
+      end
+
+      empty = Path.join(dir, "empty")
+      File.write!(empty, "")
+      assert_raise ArgumentError, fn -> Tensor.load_safetensors(empty) end
+    end
+
+    test "an absent file", %{tmp_dir: dir} do
+      assert_raise File.Error, fn -> Tensor.load_safetensors(Path.join(dir, "absent")) end
+    end
+
+    defp write(dir, header, data) do
+      path = Path.join(dir, "tensors.safetensors")
+      File.write!(path, [<<byte_size(header)::64-little>>, header, data])
+      path
+    end
+  end
+end

@@ -1,0 +1,56 @@
+defmodule ExPhil.Native.Scans do
+  # Calls to try things on, and distances between what comes back.
+  alias ExPhil.Native.Tensor
+
+  @doc "Tensors and options of a scan over random numbers, the same for the same seed."
+  def random(sizes, seed \\ 0) do
+    :rand.seed(:exsss, {1, 2, seed})
+    sizes = Map.merge(%{batch: 2, seq: 7, dim: 6, state: 4, type: {:f, 32}}, Map.new(sizes))
+    %{batch: batch, seq: seq, dim: dim, state: state, type: type} = sizes
+    own = if type == {:f, 64}, do: type, else: {:f, 32}
+
+    %{
+      x: normal({batch, seq, dim}, type),
+      dt: uniform({batch, seq, dim}, type, 0.001, 0.5),
+      a: uniform({dim, state}, own, -1.6, -0.1),
+      b: normal({batch, seq, state}, type),
+      c: normal({batch, seq, state}, type),
+      d: normal({dim}, own),
+      z: normal({batch, seq, dim}, type),
+      dt_bias: normal({dim}, own),
+      initial_state: normal({batch, dim, state}, own)
+    }
+  end
+
+  def normal(shape, type), do: fill(shape, type, fn -> :rand.normal() end)
+  def uniform(shape, type, low, high), do: fill(shape, type, fn -> low + (high - low) * :rand.uniform() end)
+
+  defp fill(shape, type, number) do
+    data = for _ <- 1..Tuple.product(shape), into: <<>>, do: Tensor.Numbers.encode(number.(), type)
+    Tensor.from_binary(data, type, shape)
+  end
+
+  @doc "The frame at `index` of {batch, seq, ...}."
+  def frame(%Tensor{shape: shape} = tensor, index) do
+    [batch, seq | rest] = Tuple.to_list(shape)
+    size = div(byte_size(tensor.data), batch * seq)
+    data = for row <- 0..(batch - 1), into: <<>>, do: binary_part(tensor.data, (row * seq + index) * size, size)
+    Tensor.from_binary(data, tensor.type, List.to_tuple([batch | rest]))
+  end
+
+  @doc "The numbers of a tensor in another type."
+  def as_type(%Tensor{} = tensor, type) do
+    numbers = Tensor.Numbers.decode(tensor.data, tensor.type)
+    data = for number <- numbers, into: <<>>, do: Tensor.Numbers.encode(number, type)
+    Tensor.from_binary(data, type, tensor.shape)
+  end
+
+  @doc "How far `got` is from `wanted`, relative to the norm of `wanted`."
+  def distance(%Tensor{} = got, %Tensor{} = wanted) do
+    if got.shape != wanted.shape, do: raise("shapes #{inspect(got.shape)} and #{inspect(wanted.shape)}")
+    pairs = Enum.zip(Tensor.Numbers.decode(got.data, got.type), Tensor.Numbers.decode(wanted.data, wanted.type))
+    error = pairs |> Enum.map(fn {g, w} -> (g - w) * (g - w) end) |> Enum.sum()
+    norm = pairs |> Enum.map(fn {_, w} -> w * w end) |> Enum.sum()
+    :math.sqrt(error / max(norm, 1.0e-300))
+  end
+end
