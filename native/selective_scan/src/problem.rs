@@ -348,19 +348,35 @@ impl Problem {
 
     /// Checks what flows into the backward pass.
     pub fn check_gradients(&self, gradients: &OutputGradients<Spec<'_>>) -> Result<(), Error> {
-        for (name, spec) in gradients.iter() {
+        for (name, &spec) in gradients.iter() {
             let (element, shape) = match name {
                 "dy" => (self.element, vec![self.batch, self.seq, self.dim]),
                 _ => (self.element.state_type(), self.state_shape()),
             };
-            if spec.element != element {
-                let expected = format!("have type {element} where x has type {}", self.element);
-                return Err(Error::invalid(name, expected, spec.element));
-            }
-            if *spec.shape != shape {
-                let expected = format!("have shape {}", Shape(&shape));
-                return Err(Error::invalid(name, expected, Shape(spec.shape)));
-            }
+            self.check_tensor(name, spec, element, &shape)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the states that the forward pass has handed over to the backward pass.
+    pub fn check_boundary_states(&self, spec: Spec<'_>) -> Result<(), Error> {
+        self.check_tensor("boundary_states", spec, self.element.state_type(), &self.boundary_shape())
+    }
+
+    fn check_tensor(
+        &self,
+        name: &'static str,
+        spec: Spec<'_>,
+        element: ElementType,
+        shape: &[usize],
+    ) -> Result<(), Error> {
+        if spec.element != element {
+            let expected = format!("have type {element} where x has type {}", self.element);
+            return Err(Error::invalid(name, expected, spec.element));
+        }
+        if spec.shape != shape {
+            let expected = format!("have shape {}", Shape(shape));
+            return Err(Error::invalid(name, expected, Shape(spec.shape)));
         }
         Ok(())
     }
