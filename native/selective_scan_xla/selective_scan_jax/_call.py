@@ -115,11 +115,9 @@ def batched_call(call: Call) -> Function:
 
     @function.def_vmap
     def rule(axis_size: int, is_batched: list[bool], *operands: Array) -> tuple[list[Array], list[bool]]:
-        own = (axes for name, batched in zip(call.operands, is_batched) if batched for axes in [call.axes(name)])
-        together = call.results + tuple(own)
-        into = "b" if all("b" in call.axes(name) for name in call.results) and all(
-            "b" in axes for axes in together[len(call.results) :]
-        ) else "dgh"
+        own = [call.axes(name) for name, batched in zip(call.operands, is_batched) if batched]
+        every = own + [call.axes(name) for name in call.results]
+        into = "b" if all("b" in axes for axes in every) else "dgh"
         is_own_index = any(n == "seq_idx" and batched for n, batched in zip(call.operands, is_batched))
         if into != "b" and is_own_index:
             return _one_by_one(axis_size, is_batched, operands), [True] * len(call.results)
@@ -271,13 +269,20 @@ def _call(call: Call, operands: Sequence[Array]) -> list[Array]:
     if workspace:
         names += ("workspace",)
         results.append(((workspace,), jnp.uint8))
-    function = jax.ffi.ffi_call(call.target, [like(x, *result) for result in results])
+    function = jax.ffi.ffi_call(call.target, [jax.ShapeDtypeStruct(*result) for result in results])
     attributes = {"operands": " ".join(call.operands), "results": " ".join(names), **call.attributes()}
-    return list(function(*operands, **attributes)[: len(call.results)])
+    outputs = function(*operands, **attributes)[: len(call.results)]
+    return varying_together([x, *outputs])[1:]
 
 
-def like(array: Array, shape: Sequence[int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-    """A shape and a type that vary over the same axes of a mesh as an array does."""
-    if not getattr(jax.typeof(array), "vma", None):
-        return jax.ShapeDtypeStruct(shape, dtype)
-    return jax.eval_shape(lambda v: jnp.broadcast_to(v.ravel()[0].astype(dtype), shape), array)
+def varying_together(arrays: Sequence[Array]) -> list[Array]:
+    """Inside `jax.shard_map`, what all devices share is made to vary like the rest. Its gradient is then summed."""
+    own = [_varying(jax.typeof(array)) for array in arrays]
+    every = frozenset().union(*own)
+    missing = [tuple(axis for axis in every if axis not in axes) for axes in own]
+    return [jax.lax.pcast(v, axes, to="varying") if axes else v for v, axes in zip(arrays, missing)]
+
+
+def _varying(of: jax.core.ShapedArray) -> frozenset[str]:
+    # JAX 0.9 has `vma`, newer ones have `mat`, which knows more.
+    return of.vma if hasattr(of, "vma") else of.mat.varying

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from . import _library
-from ._call import Call, batched_call, kind_of, scratch_of
+from ._call import Call, batched_call, kind_of, scratch_of, varying_together
 
 Array = jax.Array
 ArrayLike = jax.typing.ArrayLike
@@ -101,7 +101,7 @@ def selective_scan(
         dt_limit=None if dt_limit is None else (float(dt_limit[0]), float(dt_limit[1])),
     )
     if is_complex:
-        for name in arrays.keys() & set(_COMPLEX_INPUTS):
+        for name in filter(arrays.__contains__, _COMPLEX_INPUTS):
             arrays[name] = _components(name, arrays[name], arrays["x"].dtype)
     scratch_of(call, arrays)
     for name in {"b", "c"}.difference(constant):
@@ -109,7 +109,7 @@ def selective_scan(
             arrays[name] = jnp.expand_dims(arrays[name], 2)
 
     outputs = ("y", "final_state") if return_final_state else ("y",)
-    results = _differentiable(call.forward(outputs))(*_varying_together(list(arrays.values())))
+    results = _differentiable(call.forward(outputs))(*varying_together(list(arrays.values())))
     if not return_final_state:
         return results[0]
     y, state = results
@@ -122,14 +122,6 @@ def _components(name: str, array: Array, dtype: jnp.dtype) -> Array:
         raise ValueError(f"expected {name} to be complex where a is complex, got: {kind_of(array)}")
     components = jnp.stack([array.real, array.imag], axis=-1)
     return components.astype(dtype) if name in ("b", "c") else components
-
-
-def _varying_together(arrays: list[Array]) -> list[Array]:
-    """Inside `jax.shard_map`, what all devices share is made to vary like the rest: its gradient is then summed."""
-    varying = [getattr(jax.typeof(array), "vma", frozenset()) for array in arrays]
-    every = frozenset().union(*varying)
-    missing = [tuple(axis for axis in every if axis not in own) for own in varying]
-    return [jax.lax.pcast(v, axes, to="varying") if axes else v for v, axes in zip(arrays, missing)]
 
 
 @functools.cache
