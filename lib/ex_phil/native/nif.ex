@@ -1,7 +1,7 @@
 defmodule ExPhil.Native.Nif do
   @moduledoc false
-  # The native functions, as they answer where the library could not be loaded. The module itself always loads, so
-  # that everybody can ask whether the library did, and why not.
+  # The native functions, as they answer where the library could not be loaded. The module itself loads all the same,
+  # so that everybody can ask whether the library did, and why not.
 
   @on_load :load
   @load_error {__MODULE__, :load_error}
@@ -10,11 +10,18 @@ defmodule ExPhil.Native.Nif do
     path = Path.join(priv_dir(), "native/selective_scan_nif")
 
     case :erlang.load_nif(String.to_charlist(path), 0) do
-      :ok -> :persistent_term.erase(@load_error)
-      {:error, {_, words}} -> :persistent_term.put(@load_error, {:error, {:unavailable, unavailable(words)}})
-    end
+      :ok ->
+        :persistent_term.erase(@load_error)
+        :ok
 
-    :ok
+      # The module is being loaded again while it is in use. Refused, it goes on with the code and the library it has.
+      {:error, {:upgrade, _}} = refused ->
+        refused
+
+      {:error, {_, words}} ->
+        :persistent_term.put(@load_error, {:error, {:unavailable, unavailable(words)}})
+        :ok
+    end
   end
 
   # Outside of an application (an archive, a module loaded by hand) there is no priv/ to be asked for.

@@ -28,7 +28,7 @@ pub trait Field:
     /// The numbers that Δ and x are made of.
     type Real: Copy;
 
-    /// Terms beyond the first of the series of φ₄ that |z| < 2 needs: 2ᵏ/(k+4)! is then below the precision.
+    /// Terms beyond the first of the series of φ₄ that |z| < 3 needs: 3ᵏ/(k+4)! is then below the precision.
     const PHI_TERMS: usize;
 
     /// A real number as one of these.
@@ -41,6 +41,8 @@ pub trait Field:
     fn mul_add(self, factor: Self, term: Self) -> Self;
     /// 1/z.
     fn inverse(self) -> Self;
+    /// The quotient.
+    fn over(self, divisor: Self) -> Self;
     /// eᶻ to within a few units in the last place.
     fn exp(self) -> Self;
     /// eᶻ − 1, without cancellation near zero.
@@ -49,8 +51,8 @@ pub trait Field:
     fn rate(self) -> Self;
     /// e^(AΔ), from rate(A). Real vectors keep rates in base 2, which spares operations in every frame.
     fn decay(self, delta: Self::Real) -> Self;
-    /// `small` where |z| < 2, else `large`.
-    fn where_small(self, small: Self, large: Self) -> Self;
+    /// `inside` where |z| < radius, else `outside`.
+    fn within(self, radius: f64, inside: Self, outside: Self) -> Self;
 
     /// The product with a constant.
     #[inline(always)]
@@ -101,10 +103,10 @@ pub trait Discretization: Copy + Default + Send + Sync + 'static {
 }
 
 /// eᶻ, φ₁..φ₃ and φ₁′..φ₃′. What a caller leaves unused costs nothing: all is inlined.
-struct Phi<F> {
-    exp: F,
-    phi: [F; 3],
-    derivative: [F; 3],
+pub(crate) struct Phi<F> {
+    pub(crate) exp: F,
+    pub(crate) phi: [F; 3],
+    pub(crate) derivative: [F; 3],
 }
 
 /// 1/n!
@@ -117,34 +119,35 @@ const fn inverse_factorial(n: usize) -> f64 {
     1.0 / product
 }
 
-/// Below |z| = 2 the recurrences cancel: there φ₄ = Σ zᵏ/(k+4)! by Horner and upwards φ₃ = 1/6 + zφ₄, φ₂ = ½ + zφ₃,
-/// φ₁ = 1 + zφ₂, φₖ′ = φₖ − kφₖ₊₁. Above: the definitions, and φ₁′ = (eᶻ−φ₁)/z, φ₂′ = (φ₁′−φ₂)/z, φ₃′ = (φ₂′−φ₃)/z.
+/// Near zero the definitions cancel. There φ₄ = Σ zᵏ/(k+4)! and φ₄′ by Horner, and upwards φₖ = 1/k! + zφₖ₊₁ and
+/// φₖ′ = φₖ₊₁ + zφₖ₊₁′. Elsewhere the definitions, and φₖ′ = (φₖ₋₁′ − φₖ)/z with φ₀ = eᶻ. They meet where they lose
+/// equally much, sooner for φ₁ than for φ₃.
 #[inline(always)]
-fn phi<F: Field>(z: F) -> Phi<F> {
+pub(crate) fn phi<F: Field>(z: F) -> Phi<F> {
     let mut s4 = z.literal(inverse_factorial(F::PHI_TERMS + 4));
+    let mut t4 = z.literal(0.0);
     for k in (0..F::PHI_TERMS).rev() {
+        t4 = t4.mul_add(z, s4);
         s4 = s4.mul_add(z, z.literal(inverse_factorial(k + 4)));
     }
     let s3 = z.mul_add(s4, z.literal(1.0 / 6.0));
     let s2 = z.mul_add(s3, z.literal(0.5));
     let s1 = z.mul_add(s2, z.literal(1.0));
+    let t3 = z.mul_add(t4, s4);
+    let t2 = z.mul_add(t3, s3);
+    let t1 = z.mul_add(t2, s2);
 
     let exp = z.exp();
-    let inverse = z.inverse();
-    let l1 = z.exp_m1() * inverse;
-    let l2 = l1.plus(-1.0) * inverse;
-    let l3 = l2.plus(-0.5) * inverse;
-    let m1 = (exp - l1) * inverse;
-    let m2 = (m1 - l2) * inverse;
-    let m3 = (m2 - l3) * inverse;
+    let l1 = z.exp_m1().over(z);
+    let l2 = l1.plus(-1.0).over(z);
+    let l3 = l2.plus(-0.5).over(z);
+    let m1 = (exp - l1).over(z);
+    let m2 = (m1 - l2).over(z);
+    let m3 = (m2 - l3).over(z);
     Phi {
         exp,
-        phi: [z.where_small(s1, l1), z.where_small(s2, l2), z.where_small(s3, l3)],
-        derivative: [
-            z.where_small(s1 - s2, m1),
-            z.where_small(s2 - s3.scale(2.0), m2),
-            z.where_small(s3 - s4.scale(3.0), m3),
-        ],
+        phi: [z.within(1.0, s1, l1), z.within(3.0, s2, l2), z.within(3.0, s3, l3)],
+        derivative: [z.within(2.0, t1, m1), z.within(2.5, t2, m2), z.within(3.0, t3, m3)],
     }
 }
 

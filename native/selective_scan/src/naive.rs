@@ -8,7 +8,7 @@ use crate::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, P
 
 impl Field for Complex64 {
     type Real = f64;
-    const PHI_TERMS: usize = 18;
+    const PHI_TERMS: usize = 23;
 
     fn from_real(real: f64) -> Self {
         real.into()
@@ -24,6 +24,9 @@ impl Field for Complex64 {
     }
     fn inverse(self) -> Self {
         self.inv()
+    }
+    fn over(self, divisor: Self) -> Self {
+        self / divisor
     }
     fn exp(self) -> Self {
         if self.im == 0.0 { self.re.exp().into() } else { Complex64::exp(self) }
@@ -42,8 +45,8 @@ impl Field for Complex64 {
     fn decay(self, delta: f64) -> Self {
         Field::exp(self * delta)
     }
-    fn where_small(self, small: Self, large: Self) -> Self {
-        if self.norm() < 2.0 { small } else { large }
+    fn within(self, radius: f64, inside: Self, outside: Self) -> Self {
+        if self.norm() < radius { inside } else { outside }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is asked: shapes, element types, method and options, checked once and here. Whoever holds a [`Problem`]
 //! may trust it; backends and shells check nothing again but the lengths of the memory that they are handed.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -306,7 +307,7 @@ impl Problem {
             return Err(Error::invalid("coefficients", expected, options.coefficients));
         }
         if let Some([min, max]) = options.dt_limit
-            && !(min <= max)
+            && !matches!(min.partial_cmp(&max), Some(Ordering::Less | Ordering::Equal))
         {
             let expected = "be {min, max} with min not above max";
             return Err(Error::invalid("dt_limit", expected, format!("{{{min:?}, {max:?}}}")));
@@ -369,18 +370,21 @@ impl Problem {
         with_complex(vec![self.batch, self.dim, self.state], self.complex)
     }
 
-    /// Frames between the states that the backward pass starts from. The longer, the less memory they take, and the
-    /// more of it the states within a chunk: 64 frames or more a real state keep the former under a twentieth of the
-    /// inputs.
+    /// Frames between the states that the backward pass starts from on the CPU. The longer, the less memory they
+    /// take, and the more of it the states within a chunk: here they take a twenty-fourth of x, dt and dy together.
     pub fn chunk(&self) -> usize {
-        (8 * self.state * self.components()).next_multiple_of(64).clamp(128, 512)
+        let state = self.state * self.components() * self.element.state_type().size();
+        (8 * self.directions() * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
+    }
+
+    const fn directions(&self) -> usize {
+        if self.bidirectional { 2 } else { 1 }
     }
 
     /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex.
     pub fn boundary_shape(&self) -> Vec<usize> {
-        let directions = if self.bidirectional { 2 } else { 1 };
         let chunks = self.seq.div_ceil(self.chunk());
-        with_complex(vec![directions, self.batch, chunks, self.dim, self.state], self.complex)
+        with_complex(vec![self.directions(), self.batch, chunks, self.dim, self.state], self.complex)
     }
 
     /// Real components of a state, of an element of `a`, `b` or `c`: 2 where complex.

@@ -1,17 +1,17 @@
 defmodule ExPhil.Native.SelectiveScan.Cost do
   @moduledoc false
   # Rough times of a call, to choose a scheduler and a backend by: a factor of two either way changes no result and
-  # little time. The unit of work is one update of one real f32 state by zoh, of which a core makes four in a nanosecond
-  # with AVX-512, and one in a few nanoseconds without vector instructions.
+  # little time. The unit of work is one update of one real f32 state by zoh. With AVX-512 a core makes two to four of
+  # them in a nanosecond, without vector instructions one takes a few nanoseconds.
   alias ExPhil.Native.Tensor
 
   # These end within 100 µs everywhere.
   @short 32_768
-  @work_per_us_and_core 4_000
+  @work_per_us_and_core 2_500
 
-  # Launch, synchronization and bookkeeping on an H200, and pageable memory over PCIe: 12 MiB take a millisecond.
+  # Launch, synchronization and bookkeeping on an H200, and memory of the BEAM over PCIe, there and back.
   @cuda_launch_us 40
-  @transferred_bytes_per_us 12_000
+  @transferred_bytes_per_us 17_000
 
   # What an update takes beside one of zoh, as measured.
   @methods %{zoh: 1, bilinear: 1, rk4: 2, zoh_exact: 2, foh: 2, highorder: 2, poly: 2}

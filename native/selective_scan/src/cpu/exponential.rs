@@ -81,7 +81,7 @@ fn fraction_f64<S: Isa>(r: Lanes<f64, S>) -> Lanes<f64, S> {
     polynomial(
         r,
         [
-            4.434_768_928_626_335_4e-10,
+            4.434_768_928_626_335e-10,
             7.073_783_184_458_311e-9,
             1.017_819_958_664_790_8e-7,
             1.321_543_528_268_066_3e-6,
@@ -91,32 +91,30 @@ fn fraction_f64<S: Isa>(r: Lanes<f64, S>) -> Lanes<f64, S> {
             9.618_129_107_594_12e-3,
             5.550_410_866_482_008e-2,
             2.402_265_069_591_013e-1,
-            6.931_471_805_599_453e-1,
+            std::f64::consts::LN_2,
             1.0,
         ],
     )
 }
 
-/// 2^(ab): the integer n nearest to ab, and what is left, from products that are not rounded (with fused hardware).
+/// ab = n + r: the nearest integer and what is left, from products that are not rounded (with fused hardware).
 #[inline(always)]
-fn exp2_product<R: Real, S: Isa>(
-    a: Lanes<R, S>,
-    b: Lanes<R, S>,
-    fraction: impl Fn(Lanes<R, S>) -> Lanes<R, S>,
-) -> Lanes<R, S> {
+fn reduce_product<R: Real, S: Isa>(a: Lanes<R, S>, b: Lanes<R, S>) -> [Lanes<R, S>; 2] {
     let shift = rounding_shift(a);
     let n = a.mul_add(b, shift) - shift;
-    R::scale(fraction(R::remainder(a.mul_add(b, -n))), n)
+    [n, R::remainder(a.mul_add(b, -n))]
 }
 
 #[inline(always)]
 pub fn exp2_f32<S: Isa>(a: Lanes<f32, S>, b: Lanes<f32, S>) -> Lanes<f32, S> {
-    exp2_product(a, b, fraction_f32)
+    let [n, r] = reduce_product(a, b);
+    f32::scale(fraction_f32(r), n)
 }
 
 #[inline(always)]
 pub fn exp2_f64<S: Isa>(a: Lanes<f64, S>, b: Lanes<f64, S>) -> Lanes<f64, S> {
-    exp2_product(a, b, fraction_f64)
+    let [n, r] = reduce_product(a, b);
+    f64::scale(fraction_f64(r), n)
 }
 
 /// ln 2 in two parts, the first short enough for exact products with the integers that occur (Cody and Waite).
@@ -247,7 +245,11 @@ fn sin_cos<R: Real, S: Isa, const M: usize, const N: usize>(
     }
     let w = r * r;
     let s = (r * w).mul_add(polynomial(w, sin), r);
-    let c = (w * w).mul_add(polynomial(w, cos), w.mul_add(x.constant(-0.5), x.constant(1.0)));
+    // 1 − w/2 is rounded; what the rounding lost comes back with the rest.
+    let one = x.constant(1.0);
+    let half_w = w.scale(0.5);
+    let rounded = one - half_w;
+    let c = rounded + (w * w).mul_add(polynomial(w, cos), (one - rounded) - half_w);
     // k mod 4, as −2..=1 or so: the quadrant says which is which, and the signs.
     let quadrant = k - round(k.scale(0.25)).scale(4.0);
     let odd = (quadrant.abs().plus(-1.0)).abs().less(x.constant(0.5));
@@ -294,7 +296,7 @@ pub fn sin_cos_f32<S: Isa>(x: Lanes<f32, S>) -> [Lanes<f32, S>; 2] {
             8.333_329_374_122_562e-3,
             -1.666_666_664_152_686e-1,
         ],
-        [2.443_809_102_416_124_2e-5, -1.388_736_448_601_501_7e-3, 4.166_664_680_720_000e-2],
+        [2.443_809_102_416_124_2e-5, -1.388_736_448_601_501_7e-3, 4.166_664_680_72e-2],
     )
 }
 
@@ -316,7 +318,7 @@ pub fn sin_cos_f64<S: Isa>(x: Lanes<f64, S>) -> [Lanes<f64, S>; 2] {
             -1.135_955_935_941_301_9e-11,
             2.087_572_162_416_066_4e-9,
             -2.755_731_434_066_152_3e-7,
-            2.480_158_728_944_348_3e-5,
+            2.480_158_728_944_348e-5,
             -1.388_888_888_887_406_5e-3,
             4.166_666_666_666_66e-2,
         ],

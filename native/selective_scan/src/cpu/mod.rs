@@ -145,19 +145,26 @@ impl Pass for Backward<'_> {
     }
 }
 
-/// Runs a pass as the problem and the machine want it.
+/// Runs a pass with the best instruction set that the machine has.
 fn dispatch(problem: &Problem, inputs: Inputs<&[u8]>, pass: impl Pass) -> Result<(), Error> {
-    fn on<T: Storage, S: Isa>(
-        isa: S,
-        problem: &Problem,
-        inputs: Inputs<&[u8]>,
-        pass: impl Pass,
-    ) -> Result<(), Error> {
+    with_isa!(isa => dispatch_on(isa, problem, inputs, pass))
+}
+
+/// Runs a pass with an instruction set, as the problem wants it.
+fn dispatch_on<S: Isa>(
+    isa: S,
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    pass: impl Pass,
+) -> Result<(), Error> {
+    with_storage!(problem.element, T => {
         let views = &Views::<T>::new(problem, inputs)?;
         match problem.complex {
-            true => pass.run::<T, ComplexLanes<T::Real, S>>(isa, problem, views),
-            false => pass.run::<T, Lanes<T::Real, S>>(isa, problem, views),
+            true => pass.run::<T, ComplexLanes<<T as Storage>::Real, S>>(isa, problem, views),
+            false => pass.run::<T, Lanes<<T as Storage>::Real, S>>(isa, problem, views),
         }
-    }
-    with_isa!(isa => with_storage!(problem.element, T => on::<T, _>(isa, problem, inputs, pass)))
+    })
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,16 +154,21 @@ impl<F: VectorField> Rows<'_, F> {
     }
 }
 
-/// What comes after the recurrence: `weight`·Σ Re(C h) + D x, times silu(z).
+/// What comes after the recurrence: `weight`·Σ Re(C h) + D x, times silu(z). An absent D adds nothing, where zero
+/// times an infinite x would add what is not a number.
 #[inline(always)]
 pub fn finish<R: Real, S: Isa>(
     sum: Lanes<R, S>,
     weight: f64,
-    d: Lanes<R, S>,
+    d: Option<Lanes<R, S>>,
     x: Lanes<R, S>,
     z: Option<Lanes<R, S>>,
 ) -> Lanes<R, S> {
-    let y = d.mul_add(x, sum.scale(weight));
+    let sum = sum.scale(weight);
+    let y = match d {
+        Some(d) => d.mul_add(x, sum),
+        None => sum,
+    };
     match z {
         Some(z) => y * silu(z),
         None => y,

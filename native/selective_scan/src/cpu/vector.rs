@@ -279,8 +279,8 @@ macro_rules! impl_real {
     };
 }
 
-real!(f32, f32s, m32s, 10);
-real!(f64, f64s, m64s, 18);
+real!(f32, f32s, m32s, 13);
+real!(f64, f64s, m64s, 23);
 
 /// A register of real numbers.
 #[derive(Clone, Copy)]
@@ -418,10 +418,14 @@ impl<R: Real, S: Isa> Field for Lanes<R, S> {
         self.constant(1.0) / self
     }
     #[inline(always)]
+    fn over(self, divisor: Self) -> Self {
+        self / divisor
+    }
+    #[inline(always)]
     fn exp(self) -> Self {
         R::exp(self)
     }
-    /// Only asked for where |z| ≥ 2: nothing cancels there.
+    /// Only asked for where |z| ≥ 1: next to nothing cancels there.
     #[inline(always)]
     fn exp_m1(self) -> Self {
         R::exp(self).plus(-1.0)
@@ -435,8 +439,8 @@ impl<R: Real, S: Isa> Field for Lanes<R, S> {
         R::exp2_product(self, delta)
     }
     #[inline(always)]
-    fn where_small(self, small: Self, large: Self) -> Self {
-        Self::select(self.abs().less(self.constant(2.0)), small, large)
+    fn within(self, radius: f64, inside: Self, outside: Self) -> Self {
+        Self::select(self.abs().less(self.constant(radius)), inside, outside)
     }
 }
 
@@ -452,6 +456,21 @@ impl<R: Real, S: Isa> ComplexLanes<R, S> {
     fn norm_squared(self) -> Lanes<R, S> {
         self.re.mul_add(self.re, self.im * self.im)
     }
+}
+
+/// ab + cd and what its rounding lost (with fused hardware): the exact products, added without error (Knuth).
+#[inline(always)]
+fn sum_of_products<R: Real, S: Isa>(
+    a: Lanes<R, S>,
+    b: Lanes<R, S>,
+    c: Lanes<R, S>,
+    d: Lanes<R, S>,
+) -> [Lanes<R, S>; 2] {
+    let (ab, cd) = (a * b, c * d);
+    let lost = a.mul_add(b, -ab) + c.mul_add(d, -cd);
+    let sum = ab + cd;
+    let of_cd = sum - ab;
+    [sum, lost + ((ab - (sum - of_cd)) + (cd - of_cd))]
 }
 
 impl<R: Real, S: Isa> Add for ComplexLanes<R, S> {
@@ -526,19 +545,34 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
         Self { re: self.re * scale, im: -(self.im * scale) }
     }
     #[inline(always)]
+    fn over(self, divisor: Self) -> Self {
+        let [scale, scale_rest] = sum_of_products(divisor.re, divisor.re, divisor.im, divisor.im);
+        let quotient = |[sum, rest]: [Lanes<R, S>; 2]| {
+            let quotient = sum / scale;
+            let left = (-quotient).mul_add(scale, sum) + (rest - quotient * scale_rest);
+            quotient + left / scale
+        };
+        Self {
+            re: quotient(sum_of_products(self.re, divisor.re, self.im, divisor.im)),
+            im: quotient(sum_of_products(self.im, divisor.re, -self.re, divisor.im)),
+        }
+    }
+    #[inline(always)]
     fn exp(self) -> Self {
         let [sin, cos] = R::sin_cos(self.im);
         let scale = R::exp(self.re);
         Self { re: scale * cos, im: scale * sin }
     }
-    /// e^(x+iy) − 1 = (eˣ−1) cos y − 2 sin²(y/2) + i eˣ sin y, with eˣ−1 = xφ₁(x).
+    /// e^(x+iy) − 1, whose real part cancels where eˣ cos y is near 1: there it is (eˣ−1) cos y − 2 sin²(y/2).
     #[inline(always)]
     fn exp_m1(self) -> Self {
         let [sin, cos] = R::sin_cos(self.im);
         let [half, _] = R::sin_cos(self.im.scale(0.5));
         let scale = R::exp(self.re);
-        let exp_m1 = exponential::exp_m1(self.re);
-        Self { re: exp_m1.mul_add(cos, -(half * half).scale(2.0)), im: scale * sin }
+        let far = scale.mul_add(cos, cos.constant(-1.0));
+        let near = exponential::exp_m1(self.re).mul_add(cos, -(half * half).scale(2.0));
+        let re = Lanes::select(far.less(far.constant(-0.5)), far, near);
+        Self { re, im: scale * sin }
     }
     #[inline(always)]
     fn rate(self) -> Self {
@@ -549,9 +583,11 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
         self.times(delta).exp()
     }
     #[inline(always)]
-    fn where_small(self, small: Self, large: Self) -> Self {
-        let mask = self.norm_squared().less(self.re.constant(4.0));
-        Self { re: Lanes::select(mask, small.re, large.re), im: Lanes::select(mask, small.im, large.im) }
+    fn within(self, radius: f64, inside: Self, outside: Self) -> Self {
+        let mask = self.norm_squared().less(self.re.constant(radius * radius));
+        let [re, im] = [[inside.re, outside.re], [inside.im, outside.im]]
+            .map(|[inside, outside]| Lanes::select(mask, inside, outside));
+        Self { re, im }
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod golden;
 pub mod random;
+pub mod time;
 
 use selective_scan::naive::{decode, element_of};
 use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
@@ -40,6 +41,14 @@ impl Case {
 
     /// The outputs of a backend; memory is poisoned before, so that what is not written shows.
     pub fn forward(&self, forward: Forward) -> Outputs<Vec<f64>> {
+        self.forward_with(forward)
+    }
+
+    /// The outputs of any call of that form.
+    pub fn forward_with(
+        &self,
+        forward: impl FnOnce(&Problem, Inputs<&[u8]>, Outputs<&mut [u8]>) -> Result<(), Error>,
+    ) -> Outputs<Vec<f64>> {
         let names = Outputs { y: (), final_state: Some(()) };
         let mut outputs = names.map(|name, ()| vec![0xff; self.problem.bytes(name)]);
         forward(&self.problem, self.inputs(), outputs.as_mut().map(|_, bytes| &mut bytes[..])).unwrap();
@@ -48,6 +57,19 @@ impl Case {
 
     /// The gradients of a backend.
     pub fn backward(&self, backward: Backward) -> Gradients<Vec<f64>> {
+        self.backward_with(backward)
+    }
+
+    /// The gradients of any call of that form.
+    pub fn backward_with(
+        &self,
+        backward: impl FnOnce(
+            &Problem,
+            Inputs<&[u8]>,
+            OutputGradients<&[u8]>,
+            Gradients<&mut [u8]>,
+        ) -> Result<(), Error>,
+    ) -> Gradients<Vec<f64>> {
         let i = &self.inputs;
         let poison = |bytes: &Vec<u8>| vec![0xff; bytes.len()];
         let mut gradients = Gradients {

@@ -176,7 +176,7 @@ impl Random {
     }
 
     /// The seq_idx of a row: runs of frames, some of them padding.
-    fn packing(&mut self, seq: usize) -> Vec<f64> {
+    pub fn packing(&mut self, seq: usize) -> Vec<f64> {
         let mut index = 0.0;
         let mut padding = false;
         (0..seq)

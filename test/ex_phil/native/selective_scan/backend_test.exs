@@ -142,6 +142,25 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     end
   end
 
+  test "loaded again while in use or after a purge, the native module goes on with its library" do
+    words =
+      in_a_beam_of_its_own(Application.app_dir(:exphil_native, "ebin"), """
+      alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
+      x = Tensor.zeros({1, 2, 3})
+      b = Tensor.zeros({1, 2, 4})
+      scan = fn -> SelectiveScan.scan(x, x, Tensor.zeros({3, 4}), b, b) == x end
+      IO.puts("first: \#{scan.()}")
+      {:error, :on_load_failure} = :code.load_file(Nif)
+      IO.puts("loaded again: \#{scan.()}")
+      :code.purge(Nif)
+      :code.delete(Nif)
+      :code.purge(Nif)
+      IO.puts("purged: \#{scan.()}")
+      """)
+
+    for time <- ["first", "loaded again", "purged"], do: assert(words =~ "#{time}: true")
+  end
+
   describe "without the native library" do
     @describetag :tmp_dir
 
@@ -171,7 +190,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       end
       """
 
-      {words, 0} = System.cmd("elixir", ["-pa", ebin, "-e", script], stderr_to_stdout: true)
+      words = in_a_beam_of_its_own(ebin, script)
       assert words =~ "available: false false"
 
       for name <- ~w(auto cpu cuda) do
@@ -181,5 +200,10 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
       assert words =~ "backend_for unavailable"
     end
+  end
+
+  defp in_a_beam_of_its_own(ebin, script) do
+    {words, 0} = System.cmd("elixir", ["-pa", ebin, "-e", script], stderr_to_stdout: true)
+    words
   end
 end
