@@ -387,10 +387,12 @@ impl Problem {
     }
 
     /// Frames between the states that the backward pass starts from on the CPU. The longer, the less memory they
-    /// take, and the more of it the states within a chunk: here they take a twenty-fourth of x, dt and dy together.
+    /// take, and the more of it a chunk: here they, and λ of a second direction, take a twenty-fourth of x, dt and dy
+    /// together.
     pub fn chunk(&self) -> usize {
         let state = self.state * self.components() * self.element.state_type().size();
-        (8 * self.directions() * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
+        let sets = if self.bidirectional { 3 } else { 1 };
+        (8 * sets * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
     }
 
     const fn directions(&self) -> usize {
