@@ -9,7 +9,7 @@ export LC_ALL ?= C.UTF-8
 
 # Every test, of the Rust crates and of the Elixir library.
 test: setup
-	cargo test $(CARGO_FLAGS) --package selective_scan
+	cargo test $(CARGO_FLAGS) --release --package selective_scan
 	mix test
 
 # The selective scan at 60 frames a second, for example: make demo FLAGS="--seconds 3 --backend cpu"
