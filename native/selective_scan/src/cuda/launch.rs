@@ -385,6 +385,29 @@ fn walking_blocks(a: &Arguments) -> usize {
     (a.batch * a.chunks * (a.dim / a.unit) * a.blocks_per_unit) as usize
 }
 
+/// Refuses optional tensors that are not there where the problem says they are, or the other way round: a kernel
+/// would follow an address that is none.
+fn check_presence(tensors: &[(&'static str, bool, bool)]) -> Result<(), Error> {
+    for &(name, expected, present) in tensors {
+        match (expected, present) {
+            (true, false) => return Err(Error::invalid(name, "be given, as the problem says", "nothing")),
+            (false, true) => return Err(Error::invalid(name, "be absent, as the problem says", "a tensor")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_inputs<T>(problem: &Problem, inputs: &Inputs<T>) -> Result<(), Error> {
+    check_presence(&[
+        ("d", problem.d, inputs.d.is_some()),
+        ("z", problem.z, inputs.z.is_some()),
+        ("dt_bias", problem.dt_bias, inputs.dt_bias.is_some()),
+        ("initial_state", problem.initial_state, inputs.initial_state.is_some()),
+        ("seq_idx", problem.seq_idx, inputs.seq_idx.is_some()),
+    ])
+}
+
 fn alignment_of(address: CUdeviceptr) -> usize {
     1 << address.trailing_zeros().min(4)
 }
@@ -504,6 +527,7 @@ impl Device {
         checkpoints: Option<CUdeviceptr>,
         workspace: CUdeviceptr,
     ) -> Result<(), Error> {
+        check_inputs(problem, &inputs)?;
         self.make_current()?;
         let launcher = Launcher { device: self, stream };
         let plan = self.properties().forward(problem);
@@ -668,6 +692,12 @@ impl Device {
         checkpoints: Option<CUdeviceptr>,
         workspace: CUdeviceptr,
     ) -> Result<(), Error> {
+        check_inputs(problem, &inputs)?;
+        check_presence(&[
+            ("d", problem.d, gradients.d.is_some()),
+            ("z", problem.z, gradients.z.is_some()),
+            ("dt_bias", problem.dt_bias, gradients.dt_bias.is_some()),
+        ])?;
         self.make_current()?;
         let launcher = Launcher { device: self, stream };
         let pass = match checkpoints {
