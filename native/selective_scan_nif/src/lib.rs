@@ -2,6 +2,7 @@
 //! What a request means, and whether it makes sense, is decided in `selective_scan::Problem`.
 
 mod backend;
+mod backward;
 mod forward;
 mod machine;
 mod memory;

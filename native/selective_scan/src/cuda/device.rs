@@ -72,6 +72,16 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
     })
 }
 
+/// What the choice of layouts depends on, for each device of this machine. No context is made.
+pub fn properties() -> Result<Vec<Properties>, Error> {
+    guarded(|| {
+        initialize()?;
+        let count =
+            result::device::get_count().map_err(|error| unavailable(words(error), "check nvidia-smi"))?;
+        (0..count as usize).map(|ordinal| describe(ordinal).map(|(_, properties)| properties)).collect()
+    })
+}
+
 /// The device of this number. Its context is made at the first call and kept.
 pub fn device(ordinal: usize) -> Result<&'static Device, Error> {
     static DEVICES: Mutex<Vec<Option<&'static Device>>> = Mutex::new(Vec::new());

@@ -201,21 +201,35 @@ pub(super) fn alignment(inputs: &Inputs<CUdeviceptr>, others: &[CUdeviceptr]) ->
     }
 }
 
-impl Device {
+impl Properties {
     /// Bytes of device memory that a pass over a problem needs beside its operands.
     pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
         let mut at = Workspace::new(0);
         let mut arguments = Arguments::default();
         match pass {
             Pass::Forward => {
-                lay_out_forward(problem, &self.properties().forward(problem), &mut at, &mut arguments);
+                lay_out_forward(problem, &self.forward(problem), &mut at, &mut arguments);
             }
             _ => {
-                let plan = self.properties().backward(problem);
-                lay_out_backward(problem, &plan, pass, &mut at, &mut arguments);
+                lay_out_backward(problem, &self.backward(problem), pass, &mut at, &mut arguments);
             }
         }
         at.used
+    }
+
+    /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex: the states that the forward pass can
+    /// keep for the backward pass. How many chunks there are depends on neither batch nor dim.
+    pub fn boundary_shape(&self, problem: &Problem) -> Vec<usize> {
+        let mut shape = problem.boundary_shape();
+        shape[2] = self.backward(problem).chunks;
+        shape
+    }
+}
+
+impl Device {
+    /// [`Properties::workspace_bytes`] of this device.
+    pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
+        self.properties().workspace_bytes(problem, pass)
     }
 
     /// Bytes of the states that the forward pass can keep for the backward pass.

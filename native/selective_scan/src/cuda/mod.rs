@@ -52,5 +52,5 @@ mod launch;
 
 pub use buffers::PinnedBuffer;
 pub use cudarc::driver::sys::{CUdeviceptr, CUstream};
-pub use device::{Device, DeviceInfo, device, devices};
+pub use device::{Device, DeviceInfo, device, devices, properties};
 pub use launch::{Pass, configurations};
