@@ -53,7 +53,8 @@ defmodule ExPhil.Native.MixProject do
       links: %{},
       files:
         ~w(lib mix mix.exs README.md LICENSE native/Cargo.toml native/Cargo.lock) ++
-          ~w(native/selective_scan native/selective_scan_nif)
+          ~w(native/selective_scan native/selective_scan_nif native/selective_scan_xla/Cargo.toml) ++
+          ~w(native/selective_scan_xla/build.rs native/selective_scan_xla/src)
     ]
   end
 end
