@@ -45,8 +45,11 @@ struct Arguments {
   Real* dx_sum;
   Real* ddt_sum;
   Real* dz_sum;
-  Real* db_parts;            // {batch, seq, contributions, SLOTS}: dB summed over the channels of a block
+  Real* db_parts;            // {piece_count, rows_per_block, chunk, blocks of channels, SLOTS}: dB, summed over
+                             // the channels of a block
   Real* dc_parts;            // the same of C
+  Real* db_sum;              // dB of one direction while the other is missing; so dc_sum
+  Real* dc_sum;
   State* da_parts;           // {row blocks, chunks, dim, SLOTS}
   State* db_constant_parts;  // the same of constant B
   State* dc_constant_parts;  // the same of constant C
@@ -64,9 +67,9 @@ struct Arguments {
   i64 groups_c;
   i64 unit;                 // neighbouring channels that share their b and their c
   i64 blocks_per_unit;      // blocks (of CHANNELS channels) in a unit
-  i64 blocks_per_split;     // of these, how many one thread block of the backward pass walks in turn
-  i64 splits_per_unit;      // ceil(blocks_per_unit / blocks_per_split)
   i64 rows_per_block;       // batch rows that one thread block of the backward pass walks in turn
+  i64 piece_first;          // the first and the number of the {row blocks, chunks} that a launch of the
+  i64 piece_count;          // backward pass covers
   i64 first_state;
   i64 chunk;
   i64 chunks;
@@ -81,7 +84,8 @@ struct Arguments {
   int reverse;
   int first_pass;
   int last_pass;
-  int accumulate;           // db_parts and dc_parts hold the other direction already
+  int accumulate;           // the sums over time hold the other direction already
+  int last_direction;
   int write_final;          // this pass ends in final_state, or begins with its gradient
 };
 

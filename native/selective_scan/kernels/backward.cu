@@ -13,9 +13,11 @@
 // each thread in its own place.
 //
 // dB and dC are summed over the channels of a warp by halving (reduce-scatter), over the warps through shared
-// memory, over the blocks by reduce.cu: always in the same order, so the same call gives the same bits. A block
-// walks `rows_per_block` rows and `blocks_per_split` blocks of channels one after the other, so that there are
-// few of those sums.
+// memory, over the blocks by reduce.cu: always in the same order, so the same call gives the same bits. A launch
+// covers a piece of the {row blocks, chunks}, so that the sums of a piece, and no more, wait for reduce.cu.
+//
+// Shared memory is what limits how many blocks run at a time, so what a walk has consumed lends its place to what it
+// makes: dx takes the place of dy, ∂L/∂dt that of Δ, and the sums of a warp that of its history of the same frame.
 
 #define USE_X 1
 #define USE_B 1
@@ -41,18 +43,21 @@ struct alignas(STATES * sizeof(State) < 16 ? STATES * sizeof(State) : 16) Thread
 
 struct Shared {
   Tiles tiles;
-  alignas(16) Real dx[TILE][CHANNELS];
-  alignas(16) Real ddt[TILE][CHANNELS];
 #if HAS_Z
   alignas(16) Real y[TILE][CHANNELS];
 #endif
-#if PARTS
-  alignas(16) Real parts[WARPS][TILE][PART_WIDTH];
-#endif
   alignas(16) ThreadStates history[TILE][THREADS];
-  alignas(16) ThreadStates starts[TILES][THREADS];
+#if TILES > 1
+  alignas(16) ThreadStates starts[TILES - 1][THREADS];
+#endif
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
+
+// The sums of a warp for a frame.
+__device__ __forceinline__ Real* parts_of(Shared& shared, int warp, int r) {
+  static_assert(PART_WIDTH * sizeof(Real) <= 32 * sizeof(ThreadStates), "the sums fit where the history was");
+  return reinterpret_cast<Real*>(&shared.history[r][warp * 32]);
+}
 
 // What a thread keeps over its chunk.
 struct Thread {
@@ -151,19 +156,20 @@ __device__ __forceinline__ void sum_over_channels(Real (&parts)[PARTS], Real* ro
 __device__ __forceinline__ void walk_back(Shared& shared, const Arguments& args, const Place& place, Thread& thread, i64 i0,
                                           int rows) {
   const int column = thread.channel_here;
-#pragma unroll 1
+  __syncwarp();  // the warp has written its history, parts of which are replaced
+#pragma unroll UNROLL_BACK
   for (int r = rows - 1; r >= 0; r--) {
     const u8 mark = mark_at(args, place, i0 + r);
     if (mark & MARK_SKIP) {
       if (thread.lane == 0) {
-        shared.dx[r][column] = 0;
-        shared.ddt[r][column] = 0;
+        shared.tiles.dy[r][column] = 0;
+        shared.tiles.delta[r][column] = 0;
 #if HAS_Z
         shared.y[r][column] = 0;
 #endif
       }
 #if PARTS
-      for (int p = threadIdx.x % 32; p < PART_WIDTH; p += 32) shared.parts[threadIdx.x / 32][r][p] = 0;
+      for (int p = threadIdx.x % 32; p < PART_WIDTH; p += 32) parts_of(shared, threadIdx.x / 32, r)[p] = 0;
 #endif
       continue;
     }
@@ -182,6 +188,10 @@ __device__ __forceinline__ void walk_back(Shared& shared, const Arguments& args,
     State c[STATES];
     load_slots(c, shared.tiles.c[r], thread.lane);
 #endif
+#if HAS_SLOPE
+    const Real slope = shared.tiles.slope[r][column];
+#endif
+    __syncwarp();  // the warp has read what the results of this row replace
 #if PARTS
     Real parts[PARTS];
 #endif
@@ -232,12 +242,12 @@ __device__ __forceinline__ void walk_back(Shared& shared, const Arguments& args,
     dx *= delta;
 #endif
 #if PARTS
-    sum_over_channels(parts, shared.parts[threadIdx.x / 32][r], thread.lane);
+    sum_over_channels(parts, parts_of(shared, threadIdx.x / 32, r), thread.lane);
 #endif
     dx = sum_over_lanes(dx);
     ddelta = sum_over_lanes(ddelta);
 #if HAS_SLOPE
-    ddelta *= shared.tiles.slope[r][column];
+    ddelta *= slope;
 #endif
     thread.ddt_bias += ddelta;
 #if HAS_D
@@ -251,8 +261,8 @@ __device__ __forceinline__ void walk_back(Shared& shared, const Arguments& args,
     y = OUTPUT_WEIGHT * sum_over_lanes(y);
 #endif
     if (thread.lane == 0) {
-      shared.dx[r][column] = dx;
-      shared.ddt[r][column] = ddelta;
+      shared.tiles.dy[r][column] = dx;
+      shared.tiles.delta[r][column] = ddelta;
 #if HAS_Z
       shared.y[r][column] = y;
 #endif
@@ -279,52 +289,44 @@ __device__ __forceinline__ void finish_sequences(Shared& shared, const Arguments
     if (r >= rows || column >= place.channels) return;
     const i64 at = (place.row * args.seq + frame(args, i0 + r)) * args.dim + place.channel0 + column;
     Real values[VECTOR];
-#pragma unroll
-    for (int k = 0; k < VECTOR; k++) values[k] = shared.dx[r][column + k];
+    load_reals(values, &shared.tiles.dy[r][column]);
     add_pass(args, args.dx_sum, args.dx, at, values);
-#pragma unroll
-    for (int k = 0; k < VECTOR; k++) values[k] = shared.ddt[r][column + k];
+    load_reals(values, &shared.tiles.delta[r][column]);
     add_pass(args, args.ddt_sum, args.ddt, at, values);
 #if HAS_Z
     const bool skip = mark_at(args, place, i0 + r) & MARK_SKIP;
+    Real gate[VECTOR], x[VECTOR];
+    load_reals(values, &shared.y[r][column]);
+    load_reals(gate, &shared.tiles.gate[r][column]);
+    load_reals(x, &shared.tiles.x[r][column]);
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
-      Real y = shared.y[r][column + k] * (Real)args.scale;
+      Real y = values[k] * (Real)args.scale;
 #if HAS_D
-      if (args.first_pass) y += args.d[place.channel0 + column + k] * shared.tiles.x[r][column + k];
+      if (args.first_pass) y += args.d[place.channel0 + column + k] * x[k];
 #endif
-      values[k] = skip ? (Real)0 : shared.tiles.gate[r][column + k] * y;
+      values[k] = skip ? (Real)0 : gate[k] * y;
     }
     add_pass(args, args.dz_sum, args.dz, at, values);
 #endif
   });
 }
 
-// Sums dB and dC of a tile over the warps, and writes them for reduce.cu, or at once where nobody else adds to them.
-__device__ __forceinline__ void finish_projections(Shared& shared, const Arguments& args, const Place& place, i64 i0, int rows,
-                                                   i64 contribution, i64 contributions, bool accumulate) {
+// Sums dB and dC of a tile over the warps, and leaves them to reduce.cu. `first_row`: the tile's first row of
+// sums in the piece.
+__device__ __forceinline__ void finish_projections(Shared& shared, const Arguments& args, i64 first_row, i64 contribution,
+                                                   i64 contributions, int rows) {
 #if PARTS
-  for (int p = threadIdx.x; p < rows * PART_WIDTH; p += THREADS) {
-    const int r = p / PART_WIDTH, part = p % PART_WIDTH;
+  constexpr int PROJECTIONS = TILE_B + TILE_C;
+  for (int p = threadIdx.x; p < rows * PROJECTIONS * SLOT_WIDTH; p += THREADS) {
+    const int column = p % SLOT_WIDTH, which = p / SLOT_WIDTH % PROJECTIONS, r = p / (SLOT_WIDTH * PROJECTIONS);
+    const int slot = column / COMPONENTS;
+    const int value = (which * STATES + state_of(slot)) * COMPONENTS + column % COMPONENTS;
     Real sum = 0;
 #pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) sum += shared.parts[warp][r][part];
-    const int lane = part % LANES, value = part / LANES % (STATES * COMPONENTS), which = part / (LANES * STATES * COMPONENTS);
-    const int slot = slot_of(lane, value / COMPONENTS);
-    if (slot >= states_here(args)) continue;
-    const int column = slot * COMPONENTS + value % COMPONENTS;
-    const i64 at = place.row * args.seq + frame(args, i0 + r);
-    const bool of_b = TILE_B && which == 0;
-    const i64 groups = of_b ? args.groups_b : args.groups_c;
-    Element* direct = of_b ? args.db : args.dc;
-    Real* sums = of_b ? args.db_parts : args.dc_parts;
-    if (sums) {
-      Real* target = sums + (at * contributions + contribution) * SLOT_WIDTH + column;
-      *target = accumulate ? *target + sum : sum;
-    } else {
-      Element* target = direct + ((at * groups + group_of(args, place, groups)) * args.state + args.first_state) * COMPONENTS + column;
-      *target = to_element(accumulate ? to_real(*target) + sum : sum);
-    }
+    for (int warp = 0; warp < WARPS; warp++) sum += parts_of(shared, warp, r)[value * LANES + lane_of(slot)];
+    Real* sums = TILE_B && which == 0 ? args.db_parts : args.dc_parts;
+    sums[((first_row + r) * contributions + contribution) * SLOT_WIDTH + column] = sum;
   }
 #endif
 }
@@ -408,66 +410,64 @@ __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) scan_backward(const Arguments args) {
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
   i64 index = block_index();
-  const i64 units = args.dim / args.unit, row_blocks = (args.batch + args.rows_per_block - 1) / args.rows_per_block;
-  if (index >= row_blocks * args.chunks * units * args.splits_per_unit) return;
-  const i64 contributions = units * args.splits_per_unit, contribution = index % contributions;
-  const i64 split = index % args.splits_per_unit;
-  index /= args.splits_per_unit;
+  const i64 units = args.dim / args.unit, contributions = units * args.blocks_per_unit;
+  if (index >= args.piece_count * contributions) return;
+  const i64 contribution = index % contributions, in_piece = index / contributions;
   Place place;
-  place.unit = index % units;
-  index /= units;
-  place.chunk = index % args.chunks;
-  const i64 row0 = index / args.chunks * args.rows_per_block;
+  place.unit = contribution / args.blocks_per_unit;
+  set_channels(place, args, contribution % args.blocks_per_unit);
+  place.chunk = (args.piece_first + in_piece) % args.chunks;
+  const i64 row0 = (args.piece_first + in_piece) / args.chunks * args.rows_per_block;
+  const i64 row_end = row0 + args.rows_per_block < args.batch ? row0 + args.rows_per_block : args.batch;
   const i64 begin = chunk_begin(args, place), end = chunk_end(args, place);
   const int tiles = (int)((end - begin + TILE - 1) / TILE);
 
-  const i64 row_end = row0 + args.rows_per_block < args.batch ? row0 + args.rows_per_block : args.batch;
-  const i64 block0 = split * args.blocks_per_split;
-  const i64 block_end = block0 + args.blocks_per_split < args.blocks_per_unit ? block0 + args.blocks_per_split : args.blocks_per_unit;
   for (place.row = row0; place.row < row_end; place.row++) {
-    for (i64 block = block0; block < block_end; block++) {
-      set_channels(place, args, block);
-      Thread thread;
-      begin_thread(thread, args, place);
+    Thread thread;
+    begin_thread(thread, args, place);
 
-      if (tiles > 1) copy_tiles<STATES_ALONE>(shared.tiles, args, place, begin, end);
-      for (int tile = 0; tile < tiles - 1; tile++) {
-        const i64 i0 = begin + (i64)tile * TILE;
-        convert_tiles<STATES_ALONE>(shared.tiles, args, place, TILE);
-        __syncthreads();
-        if (tile < tiles - 2) copy_tiles<STATES_ALONE>(shared.tiles, args, place, i0 + TILE, end);
-        ThreadStates start;
+#if TILES > 1
+    if (tiles > 1) copy_tiles<STATES_ALONE>(shared.tiles, args, place, begin, end);
+    for (int tile = 0; tile < tiles - 1; tile++) {
+      const i64 i0 = begin + (i64)tile * TILE;
+      convert_tiles<STATES_ALONE>(shared.tiles, args, place, TILE);
+      __syncthreads();
+      if (tile < tiles - 2) copy_tiles<STATES_ALONE>(shared.tiles, args, place, i0 + TILE, end);
+      ThreadStates start;
 #pragma unroll
-        for (int s = 0; s < STATES; s++) start.states[s] = thread.h[s];
-        shared.starts[tile][threadIdx.x] = start;
-        walk_forward<false>(shared, args, place, thread, i0, TILE);
-        __syncthreads();
-      }
-
-      copy_tiles<WHOLE>(shared.tiles, args, place, begin + (i64)(tiles - 1) * TILE, end);
-      for (int tile = tiles - 1; tile >= 0; tile--) {
-        const i64 i0 = begin + (i64)tile * TILE;
-        const int rows = (int)(end - i0 < TILE ? end - i0 : TILE);
-        convert_tiles<WHOLE>(shared.tiles, args, place, rows);
-        __syncthreads();
-        if (tile > 0) copy_tiles<WHOLE>(shared.tiles, args, place, i0 - TILE, end);
-        if (tile < tiles - 1) {
-          const ThreadStates start = shared.starts[tile][threadIdx.x];
-#pragma unroll
-          for (int s = 0; s < STATES; s++) thread.h[s] = start.states[s];
-        }
-        walk_forward<true>(shared, args, place, thread, i0, rows);
-        walk_back(shared, args, place, thread, i0, rows);
-        __syncthreads();
-        finish_sequences(shared, args, place, i0, rows);
-        finish_projections(shared, args, place, i0, rows, contribution, contributions, args.accumulate || block > block0);
-      }
-      end_thread(thread, args, place, place.row > row0);
+      for (int s = 0; s < STATES; s++) start.states[s] = thread.h[s];
+      shared.starts[tile][threadIdx.x] = start;
+      walk_forward<false>(shared, args, place, thread, i0, TILE);
+      __syncthreads();
     }
+#endif
+
+    copy_tiles<WHOLE>(shared.tiles, args, place, begin + (i64)(tiles - 1) * TILE, end);
+    for (int tile = tiles - 1; tile >= 0; tile--) {
+      const i64 i0 = begin + (i64)tile * TILE;
+      const int rows = (int)(end - i0 < TILE ? end - i0 : TILE);
+      convert_tiles<WHOLE>(shared.tiles, args, place, rows);
+      __syncthreads();
+      if (tile > 0) copy_tiles<WHOLE>(shared.tiles, args, place, i0 - TILE, end);
+#if TILES > 1
+      if (tile < tiles - 1) {
+        const ThreadStates start = shared.starts[tile][threadIdx.x];
+#pragma unroll
+        for (int s = 0; s < STATES; s++) thread.h[s] = start.states[s];
+      }
+#endif
+      walk_forward<true>(shared, args, place, thread, i0, rows);
+      walk_back(shared, args, place, thread, i0, rows);
+      __syncthreads();
+      finish_sequences(shared, args, place, i0, rows);
+      const i64 first_row = (in_piece * args.rows_per_block + place.row - row0) * args.chunk + (i64)tile * TILE;
+      finish_projections(shared, args, first_row, contribution, contributions, rows);
+    }
+    end_thread(thread, args, place, place.row > row0);
   }
 }

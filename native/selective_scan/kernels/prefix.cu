@@ -4,14 +4,6 @@
 // `boundary_adjoints` holds what each chunk adds to the gradient before it; after this, the gradient after each
 // chunk. One thread a state; AHEAD chunks are read before they are used, so that their latencies overlap.
 
-#define USE_X 0
-#define USE_B 0
-#define USE_C 0
-#define USE_DY 0
-#define USE_Z 0
-#define USE_Y 0
-#define USE_SLOPE 0
-
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"

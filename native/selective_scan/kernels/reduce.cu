@@ -11,30 +11,59 @@
 
 __device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
 
-// dB or dC of a group: the sum over the contributions of its channels.
-__device__ __forceinline__ void reduce_group(const Arguments& args, const Real* parts, Element* target, i64 groups, i64 index) {
+// One component of dB or dC of a group in a frame.
+struct Component {
+  const Real* parts;  // that of the group's first block of channels
+  Real* sums;         // where one direction waits for the other
+  Element* target;
+};
+
+// The component of this index among those of a projection in the piece; false where there is no such frame.
+__device__ __forceinline__ bool find_component(const Arguments& args, Component& component, i64 groups, i64 index) {
   const int column = (int)(index % SLOT_WIDTH);
-  const i64 group = index / SLOT_WIDTH % groups, at = index / SLOT_WIDTH / groups;
-  if (args.first_state + column / COMPONENTS >= args.state) return;
-  const i64 contributions = args.dim / args.unit * args.splits_per_unit, each = contributions / groups;
-  const Real* first = parts + (at * contributions + group * each) * SLOT_WIDTH + column;
-  Real sum = 0;
-  for (i64 k = 0; k < each; k++) sum += first[k * SLOT_WIDTH];
-  target[((at * groups + group) * args.state + args.first_state) * COMPONENTS + column] = to_element(sum);
+  const i64 group = index / SLOT_WIDTH % groups, row_of_parts = index / SLOT_WIDTH / groups;
+  const i64 i_in_chunk = row_of_parts % args.chunk, in_piece = row_of_parts / args.chunk / args.rows_per_block;
+  const i64 block = args.piece_first + in_piece, i = block % args.chunks * args.chunk + i_in_chunk;
+  const i64 row = block / args.chunks * args.rows_per_block + row_of_parts / args.chunk % args.rows_per_block;
+  if (i >= args.seq || row >= args.batch || args.first_state + column / COMPONENTS >= args.state) return false;
+  const i64 contributions = args.dim / args.unit * args.blocks_per_unit;
+  component.parts += (row_of_parts * contributions + group * (contributions / groups)) * SLOT_WIDTH + column;
+  const i64 frame = row * args.seq + (args.reverse ? args.seq - 1 - i : i);
+  const i64 at = ((frame * groups + group) * args.state + args.first_state) * COMPONENTS + column;
+  component.sums += at;
+  component.target += at;
+  return true;
 }
 
-// One thread a component of dB or dC in a frame; those of C come after those of B.
+// Sums over the blocks of channels of each group. A warp has 8 components and sums each in 4 slices; the components
+// of C come after those of B.
 extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const Arguments args) {
-  i64 index = block_index() * 256 + threadIdx.x;
-  const i64 frames = args.batch * args.seq * SLOT_WIDTH;
-  if (args.db_parts) {
-    if (index < frames * args.groups_b) {
-      reduce_group(args, args.db_parts, args.db, args.groups_b, index);
-      return;
-    }
-    index -= frames * args.groups_b;
+  const i64 warp = (block_index() * 256 + threadIdx.x) / 32;
+  const int slice = threadIdx.x % 32 / 8;
+  i64 index = warp * 8 + threadIdx.x % 8;
+  const i64 rows = args.piece_count * args.rows_per_block * args.chunk * SLOT_WIDTH;
+  const i64 components_b = args.db_parts ? rows * args.groups_b : 0;
+  const bool of_b = index < components_b;
+  if (!of_b) index -= components_b;
+  const i64 groups = of_b ? args.groups_b : args.groups_c;
+  Component component = of_b ? Component{args.db_parts, args.db_sum, args.db} : Component{args.dc_parts, args.dc_sum, args.dc};
+  const bool here = component.parts && index < rows * groups && find_component(args, component, groups, index);
+
+  Real sum = 0;
+  if (here) {
+    const i64 each = args.dim / args.unit * args.blocks_per_unit / groups;
+#pragma unroll 4
+    for (i64 k = slice; k < each; k += 4) sum += component.parts[k * SLOT_WIDTH];
   }
-  if (args.dc_parts && index < frames * args.groups_c) reduce_group(args, args.dc_parts, args.dc, args.groups_c, index);
+  sum += __shfl_down_sync(0xffffffffu, sum, 16);
+  sum += __shfl_down_sync(0xffffffffu, sum, 8);
+  if (!here || slice > 0) return;
+  if (args.accumulate) sum += *component.sums;
+  if (args.last_direction) {
+    *component.target = to_element(sum);
+  } else {
+    *component.sums = sum;
+  }
 }
 
 // Adds to `target` the sum of `parts` over rows and chunks. A block has COLUMNS columns and SLICES slices of the

@@ -28,7 +28,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 
-extern "C" __global__ void __launch_bounds__(THREADS) scan_summary(const Arguments args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) scan_summary(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Tiles& tiles = reinterpret_cast<Shared*>(memory)->tiles;
 

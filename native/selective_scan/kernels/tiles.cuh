@@ -72,6 +72,8 @@ struct alignas(PACK * sizeof(State)) StatePack {
 };
 
 __device__ __forceinline__ int slot_of(int lane, int s) { return (s / PACK) * (LANES * PACK) + lane * PACK + s % PACK; }
+__device__ __forceinline__ int lane_of(int slot) { return slot / PACK % LANES; }
+__device__ __forceinline__ int state_of(int slot) { return slot / (LANES * PACK) * PACK + slot % PACK; }
 
 __device__ __forceinline__ int states_here(const Arguments& args) {
   i64 left = args.state - args.first_state;
@@ -134,6 +136,44 @@ template <int COUNT>
 struct alignas(COUNT * sizeof(Element)) ElementPack {
   Element elements[COUNT];
 };
+
+// COUNT neighbouring reals of shared memory, in accesses of up to 16 bytes: without conflicts over its banks.
+template <int COUNT>
+__device__ __forceinline__ void load_reals(Real (&values)[COUNT], const Real* shared) {
+  constexpr int AT_ONCE = COUNT * sizeof(Real) <= 16 ? COUNT : 16 / sizeof(Real);
+  struct alignas(AT_ONCE * sizeof(Real)) Reals {
+    Real reals[AT_ONCE];
+  };
+#pragma unroll
+  for (int p = 0; p < COUNT / AT_ONCE; p++) {
+    const Reals pack = reinterpret_cast<const Reals*>(shared)[p];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) values[p * AT_ONCE + k] = pack.reals[k];
+  }
+}
+
+template <int COUNT>
+__device__ __forceinline__ void store_reals(Real* shared, const Real (&values)[COUNT]) {
+  constexpr int AT_ONCE = COUNT * sizeof(Real) <= 16 ? COUNT : 16 / sizeof(Real);
+  struct alignas(AT_ONCE * sizeof(Real)) Reals {
+    Real reals[AT_ONCE];
+  };
+#pragma unroll
+  for (int p = 0; p < COUNT / AT_ONCE; p++) {
+    Reals pack;
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) pack.reals[k] = values[p * AT_ONCE + k];
+    reinterpret_cast<Reals*>(shared)[p] = pack;
+  }
+}
+
+// COUNT neighbouring elements, converted; zero where there is nothing.
+template <int COUNT>
+__device__ __forceinline__ void load_raw(Real (&values)[COUNT], const Element* raw, bool here) {
+  const ElementPack<COUNT> pack = *reinterpret_cast<const ElementPack<COUNT>*>(raw);
+#pragma unroll
+  for (int k = 0; k < COUNT; k++) values[k] = here ? to_real(pack.elements[k]) : (Real)0;
+}
 
 #if USE_B && !B_CONSTANT
 #define TILE_B 1
@@ -228,8 +268,9 @@ __device__ __forceinline__ void copy_rows(Element (*tile)[WIDTH], const Element*
 template <int WIDTH, int COUNT>
 __device__ __forceinline__ void convert_rows(Real (*tile)[WIDTH], const Element (*raw)[WIDTH], int rows, int width) {
   for_owned<WIDTH, COUNT>([&](int r, int column) {
-#pragma unroll
-    for (int k = 0; k < COUNT; k++) tile[r][column + k] = r < rows && column < width ? to_real(raw[r][column + k]) : (Real)0;
+    Real values[COUNT];
+    load_raw(values, &raw[r][column], r < rows && column < width);
+    store_reals(&tile[r][column], values);
   });
 }
 
@@ -296,42 +337,52 @@ template <Extent EXTENT>
 __device__ __forceinline__ void convert_tiles(Tiles& tiles, const Arguments& args, const Place& place, int rows) {
   wait_for_copies();
   for_owned<CHANNELS, VECTOR>([&](int r, int column) {
-    bool here = r < rows && column < place.channels;
+    const bool here = r < rows && column < place.channels;
+    Real delta[VECTOR];
+    load_raw(delta, &tiles.raw_dt[r][column], here);
+    [[maybe_unused]] Real slope[VECTOR];
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
-      int channel = column + k;
-      Real delta = 0, slope = 0;
-      if (here) {
 #if HAS_DT_BIAS
-        Real bias = args.dt_bias[place.channel0 + channel];
+      const Real bias = here ? args.dt_bias[place.channel0 + column + k] : (Real)0;
 #else
-        Real bias = 0;
+      const Real bias = 0;
 #endif
-        delta = step_size(args, to_real(tiles.raw_dt[r][channel]), bias, slope);
-      }
-      tiles.delta[r][channel] = delta;
+      delta[k] = here ? step_size(args, delta[k], bias, slope[k]) : (Real)0;
+    }
+    store_reals(&tiles.delta[r][column], delta);
 #if USE_SLOPE && HAS_SLOPE
-      tiles.slope[r][channel] = slope;
+    if constexpr (EXTENT == WHOLE) store_reals(&tiles.slope[r][column], slope);
 #endif
 #if USE_X
-      tiles.x[r][channel] = here ? to_real(tiles.raw_x[r][channel]) : (Real)0;
+    Real x[VECTOR];
+    load_raw(x, &tiles.raw_x[r][column], here);
+    store_reals(&tiles.x[r][column], x);
+#endif
+    if constexpr (EXTENT == WHOLE) {
+#if TILE_Z
+      Real gate[VECTOR];
+      load_raw(gate, &tiles.raw_z[r][column], here);
 #endif
 #if USE_DY
-      if constexpr (EXTENT == WHOLE) {
-        Real dy = here ? to_real(tiles.raw_dy[r][channel]) : (Real)0;
+      Real dy[VECTOR];
+      load_raw(dy, &tiles.raw_dy[r][column], here);
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) {
 #if TILE_Z
-        Real z = here ? to_real(tiles.raw_z[r][channel]) : (Real)0;
-        Real s = sigmoid(z);
-#if USE_Y
-        tiles.gate[r][channel] = dy * s * ((Real)1 + z * ((Real)1 - s));
+        const Real z = gate[k], s = sigmoid(z);
+        gate[k] = dy[k] * s * ((Real)1 + z * ((Real)1 - s));
+        dy[k] *= z * s;
 #endif
-        dy *= z * s;
-#endif
-        tiles.dy[r][channel] = dy * (Real)args.scale;
+        dy[k] *= (Real)args.scale;
       }
+      store_reals(&tiles.dy[r][column], dy);
 #elif TILE_Z
-      Real z = here ? to_real(tiles.raw_z[r][channel]) : (Real)0;
-      tiles.gate[r][channel] = z * sigmoid(z);
+#pragma unroll
+      for (int k = 0; k < VECTOR; k++) gate[k] *= sigmoid(gate[k]);
+#endif
+#if TILE_Z && USE_Y
+      store_reals(&tiles.gate[r][column], gate);
 #endif
     }
   });

@@ -13,6 +13,8 @@ pub mod naive;
 pub mod cpu;
 pub mod cuda;
 
+pub mod xla;
+
 pub use error::Error;
 pub use operands::{Gradients, Inputs, OutputGradients, Outputs};
 pub use problem::{Coefficients, ElementType, Method, Options, Problem, Projection, Spec};

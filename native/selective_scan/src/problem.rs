@@ -1,6 +1,7 @@
 //! What is asked: shapes, element types, method and options, checked once and here. Whoever holds a [`Problem`]
 //! may trust it; backends and shells check nothing again but the lengths of the memory that they are handed.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -306,7 +307,7 @@ impl Problem {
             return Err(Error::invalid("coefficients", expected, options.coefficients));
         }
         if let Some([min, max]) = options.dt_limit
-            && !(min <= max)
+            && !matches!(min.partial_cmp(&max), Some(Ordering::Less | Ordering::Equal))
         {
             let expected = "be {min, max} with min not above max";
             return Err(Error::invalid("dt_limit", expected, format!("{{{min:?}, {max:?}}}")));
@@ -386,10 +387,12 @@ impl Problem {
     }
 
     /// Frames between the states that the backward pass starts from on the CPU. The longer, the less memory they
-    /// take, and the more of it the states within a chunk: here they take a twenty-fourth of x, dt and dy together.
+    /// take, and the more of it a chunk: here they, and λ of a second direction, take a twenty-fourth of x, dt and dy
+    /// together.
     pub fn chunk(&self) -> usize {
         let state = self.state * self.components() * self.element.state_type().size();
-        (8 * self.directions() * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
+        let sets = if self.bidirectional { 3 } else { 1 };
+        (8 * sets * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
     }
 
     const fn directions(&self) -> usize {

@@ -52,6 +52,13 @@ struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
 /// The recurrence over a tile, compiled for a discretization. Everything else is the same for all of them.
 type ScanTile<F> = fn(&Frames<'_, F>, &[Vector<F>], &mut [Vector<F>], &mut [Vector<F>]);
 
+/// What depends on the discretization.
+type Compiled<F> = (
+    fn(<F as VectorField>::Isa, &mut [Vector<F>]),
+    ScanTile<F>,
+    StepChannels<<F as VectorField>::Element, <F as VectorField>::Isa>,
+);
+
 /// Memory of a task, used again by the next.
 struct Scratch<F: VectorField> {
     delta: Vec<Vector<F>>,
@@ -97,11 +104,7 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
     final_state: Option<Output<'_, T::Real>>,
     boundary_states: Option<Output<'_, T::Real>>,
 ) {
-    let (prepare, scan_tile, step): (
-        fn(F::Isa, &mut [Vector<F>]),
-        ScanTile<F>,
-        StepChannels<T::Real, F::Isa>,
-    ) = with_discretization!(problem.method, problem.coefficients, D =>
+    let (prepare, scan_tile, step): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
             (prepare::<F, D>, scan_tile::<F, D>, step_channels::<T::Real, F::Isa, D>));
     let step = (problem.seq == 1 && !problem.bidirectional && !problem.complex && views.seq_idx.is_none())
         .then_some(step)
@@ -314,9 +317,9 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
         let Call { problem, boundary_states: Some(boundary_states), .. } = self.call else { return };
         let chunk = problem.chunk();
         let begins = if backward {
-            start + len == problem.seq || (start + len) % chunk == 0
+            start + len == problem.seq || (start + len).is_multiple_of(chunk)
         } else {
-            start % chunk == 0
+            start.is_multiple_of(chunk)
         };
         if begins {
             let place = boundary_place(problem, backward != problem.reverse, self.batch, start / chunk);

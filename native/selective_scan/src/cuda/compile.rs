@@ -81,6 +81,9 @@ pub struct Configuration {
     pub vector_b: usize,
     pub vector_c: usize,
     pub unroll: usize,
+    pub unroll_back: usize,
+    pub group: usize,
+    pub min_blocks: usize,
     pub shared_bytes: usize,
 }
 
@@ -123,6 +126,9 @@ impl Configuration {
             ("VECTOR_B", self.vector_b),
             ("VECTOR_C", self.vector_c),
             ("UNROLL", self.unroll),
+            ("UNROLL_BACK", self.unroll_back),
+            ("GROUP", self.group),
+            ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
         ]
         .iter()
@@ -156,6 +162,7 @@ pub enum Target {
 pub struct Compiler {
     version: (c_int, c_int),
     architectures: Vec<c_int>,
+    cache: Option<PathBuf>,
 }
 
 impl Compiler {
@@ -179,7 +186,12 @@ impl Compiler {
         // SAFETY: there is room for as many as NVRTC announced.
         unsafe { check(nvrtc::nvrtcGetSupportedArchs(architectures.as_mut_ptr())) }
             .map_err(|reason| failed("asking NVRTC for its architectures", reason))?;
-        Ok(Self { version: (major, minor), architectures })
+        Ok(Self { version: (major, minor), architectures, cache: cache_directory() })
+    }
+
+    /// The same with images kept in this folder, or nowhere.
+    pub fn with_cache(self, cache: Option<PathBuf>) -> Self {
+        Self { cache, ..self }
     }
 
     /// The best target for a device of this compute capability.
@@ -223,7 +235,7 @@ impl Compiler {
         }
         hash.update(format!("{:?} {options:?}", self.version));
         let name: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(cache_directory()?.join(name))
+        Some(self.cache.as_ref()?.join(name))
     }
 }
 
@@ -266,13 +278,12 @@ fn write(file: &PathBuf, image: &[u8]) -> std::io::Result<()> {
 }
 
 fn check(result: nvrtcResult) -> Result<(), String> {
-    match result {
-        nvrtcResult::NVRTC_SUCCESS => Ok(()),
-        // SAFETY: NVRTC answers with a static string for every result.
-        _ => {
-            Err(unsafe { CStr::from_ptr(nvrtc::nvrtcGetErrorString(result)) }.to_string_lossy().into_owned())
-        }
+    if result == nvrtcResult::NVRTC_SUCCESS {
+        return Ok(());
     }
+    // SAFETY: NVRTC answers with a static string for every result.
+    let text = unsafe { CStr::from_ptr(nvrtc::nvrtcGetErrorString(result)) };
+    Err(text.to_string_lossy().into_owned())
 }
 
 fn failed(operation: &str, reason: String) -> Error {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUcontext, CUdevice_attribute, CUfunction_attribute, CUmodule};
 
-use super::buffers::Pools;
+use super::buffers::{Pools, lock};
 use super::compile::{Compiler, Configuration};
 use super::driver::{During, guarded, initialize, unavailable, words};
 use super::launch::Kernel;
@@ -39,7 +39,7 @@ pub struct Device {
     properties: Properties,
     context: CUcontext,
     compiler: OnceLock<Compiler>,
-    modules: Mutex<HashMap<Configuration, Arc<OnceLock<CUmodule>>>>,
+    modules: Mutex<HashMap<Configuration, Arc<Mutex<Option<CUmodule>>>>>,
     kernels: RwLock<HashMap<KernelKey, Kernel>>,
     pub(super) pools: Pools,
 }
@@ -72,10 +72,20 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
     })
 }
 
+/// What the choice of layouts depends on, for each device of this machine. No context is made.
+pub fn properties() -> Result<Vec<Properties>, Error> {
+    guarded(|| {
+        initialize()?;
+        let count =
+            result::device::get_count().map_err(|error| unavailable(words(error), "check nvidia-smi"))?;
+        (0..count as usize).map(|ordinal| describe(ordinal).map(|(_, properties)| properties)).collect()
+    })
+}
+
 /// The device of this number. Its context is made at the first call and kept.
 pub fn device(ordinal: usize) -> Result<&'static Device, Error> {
     static DEVICES: Mutex<Vec<Option<&'static Device>>> = Mutex::new(Vec::new());
-    let mut held = DEVICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut held = lock(&DEVICES);
     if let Some(Some(device)) = held.get(ordinal) {
         return Ok(device);
     }
@@ -105,6 +115,7 @@ fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
     let minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     let multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
     let shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+    let shared_in_all = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)? as usize;
     let info = DeviceInfo {
         ordinal,
         name: result::device::get_name(device).map_err(refused)?,
@@ -113,8 +124,12 @@ fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
         compute_capability: (major, minor),
         multiprocessors,
     };
-    let properties =
-        Properties { architecture: 10 * major + minor, multiprocessors, shared_per_block: shared };
+    let properties = Properties {
+        architecture: 10 * major + minor,
+        multiprocessors,
+        shared_per_block: shared,
+        shared_per_multiprocessor: shared_in_all,
+    };
     Ok((info, properties))
 }
 
@@ -196,14 +211,12 @@ impl Device {
 
     /// A loaded module. Threads that ask for the same wait for the first; others compile beside it.
     fn module(&self, configuration: &Configuration) -> Result<CUmodule, Error> {
-        let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let cell = modules.entry(*configuration).or_default().clone();
-        drop(modules);
-        if let Some(&module) = cell.get() {
-            return Ok(module);
+        let place = lock(&self.modules).entry(*configuration).or_default().clone();
+        let mut held = lock(&place);
+        match *held {
+            Some(module) => Ok(module),
+            None => Ok(*held.insert(guarded(|| self.load(configuration))?)),
         }
-        let module = self.load(configuration)?;
-        Ok(*cell.get_or_init(|| module))
     }
 
     fn load(&self, configuration: &Configuration) -> Result<CUmodule, Error> {

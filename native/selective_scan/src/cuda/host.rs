@@ -1,34 +1,90 @@
 //! Calls from and to host memory.
 //!
 //! Pageable memory crosses the bus at a third of the speed of pinned memory. So inputs are copied piece by piece,
-//! by several threads, into pinned memory of the device's pool, each piece on its way while the next is copied;
-//! outputs come back in the same way. What lies in a [`PinnedBuffer`] already is not copied at all.
+//! by several threads, into pinned memory of the device's pool, each piece on its way while the next ones are
+//! copied; outputs come back in the same way. What lies in a [`PinnedBuffer`] already is not copied at all.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::CUdeviceptr;
-use rayon::prelude::*;
 
-use super::buffers::{LaneGuard, PinnedBuffer};
+use super::buffers::{LaneGuard, PinnedBuffer, lock};
 use super::device::Device;
 use super::driver::{During, guarded};
 use super::launch::Pass;
 use crate::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
 
-/// Bytes that are on their way together.
-const PIECE: usize = 1 << 20;
-/// Bytes that a thread copies at a time.
-const SLICE: usize = 128 << 10;
+/// Bytes that are copied, and sent, at a time.
+const PIECE: usize = 512 << 10;
+/// Threads that help to copy at most: a few fill the memory's bandwidth.
+const HELPERS: usize = 7;
 /// Alignment of the tensors in device and staging memory.
 const ALIGNMENT: usize = 256;
 
-/// Copies by several threads where it is worth it.
-fn copy(to: &mut [u8], from: &[u8]) {
-    if to.len() < 2 * SLICE {
-        to.copy_from_slice(from);
-    } else {
-        let pairs = to.par_chunks_mut(SLICE).zip(from.par_chunks(SLICE));
-        pairs.for_each(|(to, from)| to.copy_from_slice(from));
+/// A copy from one place of the host's memory to another.
+struct Copy<'a> {
+    to: &'a mut [u8],
+    from: &'a [u8],
+}
+
+/// Copies past the cache where the processor can: a device reads memory faster that no cache holds a newer copy of.
+fn stage(to: &mut [u8], from: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+        // SAFETY: any bytes are a vector, and a vector is bytes.
+        let (head, body, tail) = unsafe { to.align_to_mut::<__m128i>() };
+        let (first, rest) = from.split_at(head.len());
+        let (middle, last) = rest.split_at(size_of_val(body));
+        head.copy_from_slice(first);
+        for (to, from) in body.iter_mut().zip(middle.chunks_exact(size_of::<__m128i>())) {
+            // SAFETY: both are 16 bytes, the target is aligned, and every x86-64 has these instructions.
+            unsafe { _mm_stream_si128(to, _mm_loadu_si128(from.as_ptr().cast())) };
+        }
+        tail.copy_from_slice(last);
+        // SAFETY: every x86-64 has the instruction. It orders the stores above before the device is told of them.
+        unsafe { _mm_sfence() };
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    to.copy_from_slice(from);
+}
+
+/// Runs copies by several threads. `arrived` is called with each, in order, as soon as it is done.
+fn copy_in_order(
+    copies: Vec<Copy<'_>>,
+    mut arrived: impl FnMut(usize, &[u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let count = copies.len();
+    let done: Vec<AtomicBool> = (0..count).map(|_| AtomicBool::new(false)).collect();
+    let copies: Vec<Mutex<Copy<'_>>> = copies.into_iter().map(Mutex::new).collect();
+    let next = AtomicUsize::new(0);
+    // Takes the next copy and runs it; false where none is left.
+    let run_one = || {
+        let k = next.fetch_add(1, Ordering::Relaxed);
+        if k < count {
+            let Copy { to, from } = &mut *lock(&copies[k]);
+            stage(to, from);
+            done[k].store(true, Ordering::Release);
+        }
+        k < count
+    };
+    rayon::in_place_scope(|scope| {
+        let helpers = HELPERS.min(rayon::current_num_threads()).min(count.saturating_sub(1));
+        for _ in 0..helpers {
+            scope.spawn(|_| while run_one() {});
+        }
+        for (k, done) in done.iter().enumerate() {
+            while !done.load(Ordering::Acquire) {
+                if !run_one() {
+                    std::hint::spin_loop();
+                }
+            }
+            arrived(k, lock(&copies[k]).to)?;
+        }
+        Ok(())
+    })
 }
 
 /// Deals out a range of memory, tensor by tensor.
@@ -87,61 +143,91 @@ impl<'a> Call<'a> {
         self.lane.address() + at as CUdeviceptr
     }
 
-    /// Starts an input on its way to the device.
-    fn send(&mut self, input: &Placed<&[u8]>) -> Result<CUdeviceptr, Error> {
-        let address = self.address(input.device);
-        let doing = || format!("copying inputs to {}", self.device);
-        match input.staging {
-            // SAFETY: the source is pinned and borrowed until the call ends, which waits for the stream.
-            None => {
-                unsafe { result::memcpy_htod_async(address, input.bytes, self.lane.stream) }.during(doing)?
-            }
-            Some(at) => {
-                for (number, piece) in input.bytes.chunks(PIECE).enumerate() {
-                    let offset = number * PIECE;
-                    let staged = &mut self.staging[at + offset..][..piece.len()];
-                    copy(staged, piece);
-                    let to = address + offset as CUdeviceptr;
-                    // SAFETY: the staging memory is kept, and not written again, until the call has waited.
-                    unsafe { result::memcpy_htod_async(to, staged, self.lane.stream) }
-                        .during(|| format!("copying inputs to {}", self.device))?;
-                }
+    /// Starts the inputs on their way to the device.
+    fn send(&mut self, inputs: &[&Placed<&[u8]>]) -> Result<(), Error> {
+        let device = self.device;
+        let (stream, base) = (self.lane.stream, self.lane.address());
+        let send = |to: CUdeviceptr, bytes: &[u8]| {
+            // SAFETY: the bytes are pinned, and stay as they are until the call has waited for its stream.
+            unsafe { result::memcpy_htod_async(to, bytes, stream) }
+                .during(|| format!("copying inputs to {device}"))
+        };
+        let mut addresses = Vec::new();
+        let mut copies = Vec::new();
+        let mut staging = Carver::new(&mut self.staging);
+        for input in inputs {
+            let address = base + input.device as CUdeviceptr;
+            let Some(at) = input.staging else {
+                send(address, input.bytes)?;
+                continue;
+            };
+            let staged = staging.carve(at, input.bytes.len());
+            for (number, (to, from)) in staged.chunks_mut(PIECE).zip(input.bytes.chunks(PIECE)).enumerate() {
+                addresses.push(address + (number * PIECE) as CUdeviceptr);
+                copies.push(Copy { to, from });
             }
         }
-        Ok(address)
+        copy_in_order(copies, |k, bytes| send(addresses[k], bytes))
     }
 
     /// Fetches the outputs and ends the call.
     fn finish(mut self, outputs: Vec<Placed<&mut [u8]>>) -> Result<(), Error> {
         let device = self.device;
         let doing = || format!("running the scan on {device}");
-        let mut pieces = Vec::new();
+        let mut copies = Vec::new();
         for output in outputs {
-            let address = self.lane.address() + output.device as CUdeviceptr;
-            match output.staging {
-                None => {
-                    // SAFETY: the target is pinned and borrowed until the stream has been waited for, below.
-                    unsafe { result::memcpy_dtoh_async(output.bytes, address, self.lane.stream) }
-                        .during(doing)?;
-                }
-                Some(at) => {
-                    for (number, piece) in output.bytes.chunks_mut(PIECE).enumerate() {
-                        let offset = number * PIECE;
-                        let staged = &mut self.staging[at + offset..][..piece.len()];
-                        let from = address + offset as CUdeviceptr;
-                        // SAFETY: the staging memory is read only after the event below.
-                        unsafe { result::memcpy_dtoh_async(staged, from, self.lane.stream) }.during(doing)?;
-                        self.lane.record(pieces.len()).during(doing)?;
-                        pieces.push((at + offset, piece));
-                    }
-                }
+            let address = self.address(output.device);
+            let Some(at) = output.staging else {
+                // SAFETY: the target is pinned, and borrowed until the call has waited for its stream.
+                unsafe { result::memcpy_dtoh_async(output.bytes, address, self.lane.stream) }
+                    .during(doing)?;
+                continue;
+            };
+            for (number, to) in output.bytes.chunks_mut(PIECE).enumerate() {
+                let at = at + number * PIECE;
+                let staged = &mut self.staging[at..][..to.len()];
+                let from = address + (number * PIECE) as CUdeviceptr;
+                // SAFETY: the staging memory is read only after the event below.
+                unsafe { result::memcpy_dtoh_async(staged, from, self.lane.stream) }.during(doing)?;
+                self.lane.record(copies.len()).during(doing)?;
+                copies.push((at, to));
             }
         }
-        for (number, (at, piece)) in pieces.into_iter().enumerate() {
-            self.lane.wait(number).during(doing)?;
-            copy(piece, &self.staging[at..][..piece.len()]);
-        }
+        let (lane, staging) = (&self.lane, &self.staging);
+        let last = copies.len().saturating_sub(1);
+        rayon::in_place_scope(|scope| {
+            for (number, (at, to)) in copies.into_iter().enumerate() {
+                lane.wait(number).during(doing)?;
+                let from = &staging[at..][..to.len()];
+                if number < last {
+                    scope.spawn(move |_| to.copy_from_slice(from));
+                } else {
+                    to.copy_from_slice(from);
+                }
+            }
+            Ok(())
+        })?;
         self.lane.synchronize().during(doing)
+    }
+}
+
+/// Carves pieces that follow one another out of a range of memory.
+struct Carver<'a> {
+    rest: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Carver<'a> {
+    fn new(rest: &'a mut [u8]) -> Self {
+        Self { rest, at: 0 }
+    }
+
+    /// `len` bytes from `at`, which lies behind all pieces carved before.
+    fn carve(&mut self, at: usize, len: usize) -> &'a mut [u8] {
+        let (_, rest) = std::mem::take(&mut self.rest).split_at_mut(at - self.at);
+        let (piece, rest) = rest.split_at_mut(len);
+        (self.rest, self.at) = (rest, at + len);
+        piece
     }
 }
 
@@ -184,7 +270,8 @@ impl Device {
             let workspace = placement.device.deal(self.workspace_bytes(problem, Pass::Forward));
             let mut call = Call::begin(self, &placement)?;
             let targets = outputs.as_ref().map(|_, output| call.address(output.device));
-            let sources = inputs.as_ref().try_map(|_, input| call.send(input))?;
+            call.send(&inputs.iter().map(|(_, input)| input).collect::<Vec<_>>())?;
+            let sources = inputs.as_ref().map(|_, input| call.address(input.device));
             let workspace = call.address(workspace);
             // SAFETY: the addresses lie in the lane's memory, with the lengths checked above, and the lane is ours
             // until the call has waited for its stream.
@@ -219,8 +306,10 @@ impl Device {
             let workspace = placement.device.deal(self.workspace_bytes(problem, Pass::Backward));
             let mut call = Call::begin(self, &placement)?;
             let targets = gradients.as_ref().map(|_, gradient| call.address(gradient.device));
-            let sources = inputs.as_ref().try_map(|_, input| call.send(input))?;
-            let given = output_gradients.as_ref().try_map(|_, gradient| call.send(gradient))?;
+            let given = inputs.iter().chain(output_gradients.iter()).map(|(_, input)| input);
+            call.send(&given.collect::<Vec<_>>())?;
+            let sources = inputs.as_ref().map(|_, input| call.address(input.device));
+            let given = output_gradients.as_ref().map(|_, gradient| call.address(gradient.device));
             let workspace = call.address(workspace);
             let stream = call.lane.stream;
             // SAFETY: as in the forward pass.

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUfunction, CUstream};
 use super::compile::Configuration;
 use super::device::Device;
 use super::driver::During;
-use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Layout, Units};
+use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Layout, Properties, Units};
 use crate::{ElementType, Error, Gradients, Inputs, Method, OutputGradients, Outputs, Problem, Projection};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -67,6 +67,8 @@ struct Arguments {
     dz_sum: CUdeviceptr,
     db_parts: CUdeviceptr,
     dc_parts: CUdeviceptr,
+    db_sum: CUdeviceptr,
+    dc_sum: CUdeviceptr,
     da_parts: CUdeviceptr,
     db_constant_parts: CUdeviceptr,
     dc_constant_parts: CUdeviceptr,
@@ -83,9 +85,9 @@ struct Arguments {
     groups_c: i64,
     unit: i64,
     blocks_per_unit: i64,
-    blocks_per_split: i64,
-    splits_per_unit: i64,
     rows_per_block: i64,
+    piece_first: i64,
+    piece_count: i64,
     first_state: i64,
     chunk: i64,
     chunks: i64,
@@ -101,6 +103,7 @@ struct Arguments {
     first_pass: i32,
     last_pass: i32,
     accumulate: i32,
+    last_direction: i32,
     write_final: i32,
 }
 
@@ -224,7 +227,7 @@ fn walks(problem: &Problem, slots: usize) -> Vec<Walk> {
     let walk = |k: usize| Walk {
         direction: k % directions,
         first_state: k / directions * slots,
-        again: k % directions > 0,
+        again: !k.is_multiple_of(directions),
         first: k == 0,
         last: k + 1 == count,
     };
@@ -239,6 +242,7 @@ impl Arguments {
         self.first_pass = i32::from(walk.first);
         self.last_pass = i32::from(walk.last);
         self.accumulate = i32::from(walk.again);
+        self.last_direction = i32::from(walk.direction + 1 == Sizes::of(problem).directions);
         self.write_final = i32::from(walk.direction == 0);
         self.marks = packings[walk.direction].marks;
         self.chunk_resets = packings[walk.direction].chunk_resets;
@@ -253,6 +257,8 @@ pub(super) struct Kernel {
     pub(super) shared_bytes: u32,
 }
 
+/// Threads that sum a component of dB or dC.
+const REDUCTION_SLICES: usize = 4;
 const REDUCE_PROJECTIONS: &std::ffi::CStr = c"scan_reduce_projections";
 const REDUCE_PARAMETERS: &std::ffi::CStr = c"scan_reduce_parameters";
 const ROUND_CONSTANTS: &std::ffi::CStr = c"scan_round_constants";
@@ -439,21 +445,35 @@ fn lay_out_forward(
     packings(problem, plan.chunks, at)
 }
 
-impl Device {
+impl Properties {
     /// Bytes of device memory that a pass over a problem needs beside its operands.
     pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
         let mut at = Workspace::new(0);
         let mut arguments = Arguments::default();
         match pass {
             Pass::Forward => {
-                lay_out_forward(problem, &self.properties().forward(problem), &mut at, &mut arguments);
+                lay_out_forward(problem, &self.forward(problem), &mut at, &mut arguments);
             }
             _ => {
-                let plan = self.properties().backward(problem);
-                lay_out_backward(problem, &plan, pass, &mut at, &mut arguments);
+                lay_out_backward(problem, &self.backward(problem), pass, &mut at, &mut arguments);
             }
         }
         at.used
+    }
+
+    /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex: the states that the forward pass can
+    /// keep for the backward pass. How many chunks there are depends on neither batch nor dim.
+    pub fn boundary_shape(&self, problem: &Problem) -> Vec<usize> {
+        let mut shape = problem.boundary_shape();
+        shape[2] = self.backward(problem).chunks;
+        shape
+    }
+}
+
+impl Device {
+    /// [`Properties::workspace_bytes`] of this device.
+    pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
+        self.properties().workspace_bytes(problem, pass)
     }
 
     /// Bytes of the states that the forward pass can keep for the backward pass.
@@ -608,17 +628,20 @@ fn lay_out_backward(
         arguments.dz_sum = at.take_if(several && problem.z, sequence);
     }
 
-    // A group whose sums all come from one thread block needs no second stage, if what it adds to is exact.
-    let contributions = problem.dim / plan.units.unit * plan.splits;
-    let once = plan.units.blocks == 1 && sizes.directions == 1;
-    let mut parts = |projection| match groups(projection) {
-        Some(groups) if contributions > groups || !(sizes.exact || once) => {
-            at.take(problem.batch * problem.seq * contributions * slots * sizes.state)
+    let contributions = problem.dim / plan.units.unit * plan.units.blocks;
+    let rows = plan.piece * plan.rows_per_block * plan.chunk;
+    let frames = problem.batch * problem.seq;
+    let between = !sizes.exact && sizes.directions > 1;
+    let mut sums = |projection, gradient| match groups(projection) {
+        Some(groups) => {
+            let parts = at.take(rows * contributions * slots * sizes.state);
+            let sum = at.take_if(between, frames * groups * problem.state * sizes.state);
+            (parts, if sizes.exact { gradient } else { sum })
         }
-        _ => 0,
+        None => (0, 0),
     };
-    arguments.db_parts = parts(problem.b);
-    arguments.dc_parts = parts(problem.c);
+    (arguments.db_parts, arguments.db_sum) = sums(problem.b, arguments.db);
+    (arguments.dc_parts, arguments.dc_sum) = sums(problem.c, arguments.dc);
 
     let constants = problem.dim * problem.state * sizes.state;
     if groups(problem.b).is_none() {
@@ -673,8 +696,6 @@ impl Device {
 
         let mut arguments = Arguments::of(problem, &inputs);
         arguments.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
-        arguments.blocks_per_split = plan.blocks_per_split as i64;
-        arguments.splits_per_unit = plan.splits as i64;
         arguments.rows_per_block = plan.rows_per_block as i64;
         arguments.dy = output_gradients.dy;
         arguments.dfinal_state = output_gradients.dfinal_state.unwrap_or(0);
@@ -692,8 +713,9 @@ impl Device {
         if let Some(marks) = kernels.shared.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
         }
-        let row_blocks = problem.batch.div_ceil(plan.rows_per_block);
-        let blocks = row_blocks * plan.chunks * (problem.dim / plan.units.unit) * plan.splits;
+        let blocks_of_pair = problem.dim / plan.units.unit * plan.units.blocks;
+        let groups_of = |projection| groups(projection).unwrap_or(0);
+        let groups = groups_of(problem.b) + groups_of(problem.c);
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);
             if let Some(base) = checkpoints {
@@ -703,25 +725,19 @@ impl Device {
                 arguments.boundary_first = walk.first_state as i64;
             }
             kernels.shared.find_boundaries(&launcher, problem, slots, &arguments)?;
-            launcher.launch("backward", kernels.backward, blocks, &arguments)?;
+            for first in (0..plan.pairs).step_by(plan.piece) {
+                let count = plan.piece.min(plan.pairs - first);
+                (arguments.piece_first, arguments.piece_count) = (first as i64, count as i64);
+                launcher.launch("backward", kernels.backward, count * blocks_of_pair, &arguments)?;
+                if groups > 0 {
+                    let rows = count * plan.rows_per_block * plan.chunk;
+                    let elements = rows * groups * slots * problem.components();
+                    let blocks = elements.div_ceil(256 / REDUCTION_SLICES);
+                    launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;
+                }
+            }
             let columns = (problem.dim * slots * problem.components()).div_ceil(32);
             launcher.launch_grid("reduction", kernels.reduce_parameters, (columns as u32, 5), &arguments)?;
-
-            let last_direction = walk.direction + 1 == sizes.directions;
-            let reduced = |parts: CUdeviceptr, projection| match groups(projection) {
-                Some(groups) if parts != 0 => groups,
-                _ => 0,
-            };
-            let rows = reduced(arguments.db_parts, problem.b) + reduced(arguments.dc_parts, problem.c);
-            if last_direction && rows > 0 {
-                let elements = problem.batch * problem.seq * rows * slots * problem.components();
-                launcher.launch(
-                    "reduction",
-                    kernels.reduce_projections,
-                    elements.div_ceil(256),
-                    &arguments,
-                )?;
-            }
         }
         if !sizes.exact && (arguments.db_constant != 0 || arguments.dc_constant != 0) {
             let elements = problem.dim * problem.state * problem.components();
@@ -732,7 +748,7 @@ impl Device {
 }
 
 /// The configurations of all kernels that a problem can ask for, to compile them without a device.
-pub fn configurations(properties: &super::policy::Properties, problem: &Problem) -> Vec<Configuration> {
+pub fn configurations(properties: &Properties, problem: &Problem) -> Vec<Configuration> {
     let forward = properties.forward(problem);
     let backward = properties.backward(problem);
     let of = |layout, unit| Configurations { problem, layout, unit, alignment: Alignment::ALLOCATED };
@@ -751,4 +767,27 @@ pub fn configurations(properties: &super::policy::Properties, problem: &Problem)
         backwards.backward(tiles),
         backwards.reduce(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+
+    #[test]
+    fn arguments_are_those_of_the_kernels() {
+        let source = include_str!("../../kernels/arguments.cuh");
+        let fields = source.split("struct Arguments {").nth(1).and_then(|rest| rest.split("};").next());
+        let code =
+            |line: &str| line.split("//").next().unwrap_or_default().trim().trim_end_matches(';').to_owned();
+        let lines = fields.expect("the struct").lines().map(code).filter(|line| !line.is_empty());
+        let theirs: Vec<_> =
+            lines.map(|line| line.rsplit([' ', '*']).next().unwrap_or_default().to_owned()).collect();
+        let shown = format!("{:?}", Arguments::default());
+        let ours: Vec<_> = shown
+            .trim_start_matches("Arguments { ")
+            .split(", ")
+            .filter_map(|field| field.split(':').next())
+            .collect();
+        assert_eq!(ours, theirs);
+    }
 }

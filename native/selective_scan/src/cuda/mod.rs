@@ -21,12 +21,12 @@
 //! needs the states in that order. They are recomputed: from the boundary of a chunk forward to the beginning of
 //! each tile, then, tile by tile from the last, forward through the tile and back. Chunks always run side by side;
 //! the summary of λ walks forward in time beside that of h, over the same exponentials (`summary.cu` has the
-//! formula). Memory at the boundaries falls with the length of the chunks; the sums of dB and dC over channels are
-//! first summed by blocks that walk several blocks of channels in turn, and then over those blocks by `reduce.cu`.
-//! `policy.rs` chooses both such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Where
-//! sequences are of 2 bytes an element and there are several passes, the sums of dx, ddt and dz between the passes
-//! come on top.) There are no floating-point atomics: every sum has a fixed order, so a call gives the same bits
-//! each time on the same device.
+//! formula). Memory at the boundaries falls with the length of the chunks. dB and dC are sums over channels: a block
+//! sums over its own, `reduce.cu` over the blocks, and so that few of these sums wait, chunks are launched a piece at a
+//! time, each followed by its reduction. `policy.rs` chooses both such that, from 2048 frames on, all of it stays
+//! below a tenth of the inputs. (Where sequences are of 2 bytes an element and there are several passes, the sums of
+//! dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every sum has a fixed order,
+//! so a call gives the same bits each time on the same device.
 //!
 //! Bidirectional scans are two walks in opposite directions that add to the same output; more states than a pass
 //! holds in registers are several passes. Both gather in the type of computation and are rounded once.
@@ -49,5 +49,5 @@ mod launch;
 
 pub use buffers::PinnedBuffer;
 pub use cudarc::driver::sys::{CUdeviceptr, CUstream};
-pub use device::{Device, DeviceInfo, device, devices};
+pub use device::{Device, DeviceInfo, device, devices, properties};
 pub use launch::{Pass, configurations};

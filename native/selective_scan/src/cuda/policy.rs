@@ -12,6 +12,8 @@ pub struct Properties {
     pub multiprocessors: usize,
     /// Shared memory that a block may have, in bytes.
     pub shared_per_block: usize,
+    /// Shared memory of a multiprocessor, in bytes.
+    pub shared_per_multiprocessor: usize,
 }
 
 /// Alignment, in bytes, of the addresses that the kernels access in packs.
@@ -39,6 +41,18 @@ const WARPS_WITH_CHUNKS: usize = 16;
 const SHORTEST_TO_CUT: usize = 192;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
 const BOUNDED_FROM: usize = 2048;
+
+/// Shares of the inputs that lie at the boundaries of chunks, and in sums of dB and dC, at most.
+const BOUNDARY_SHARE: f64 = 0.058;
+const SUMS_SHARE: f64 = 0.036;
+/// Where memory is not bounded: the shortest chunk that is worth its boundary, and sums that stay in a cache.
+const SHORTEST_CHUNK: f64 = 96.0;
+const SUMS_BYTES: usize = 24 << 20;
+/// Registers of a multiprocessor, those of a thread of the backward pass, and shared memory that a block costs
+/// beside its own.
+const REGISTERS: usize = 65_536;
+const BACKWARD_REGISTERS: usize = 168;
+const RESERVED_SHARED: usize = 1 << 10;
 
 /// How a walk over frames is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +109,12 @@ pub struct BackwardPlan {
     pub chunk: usize,
     /// Chunks a row.
     pub chunks: usize,
-    /// Blocks of channels that a thread block walks in turn.
-    pub blocks_per_split: usize,
-    /// Thread blocks a unit.
-    pub splits: usize,
     /// Rows that a thread block walks in turn.
     pub rows_per_block: usize,
+    /// Pairs of a row block and a chunk that a launch covers.
+    pub piece: usize,
+    /// All such pairs.
+    pub pairs: usize,
 }
 
 /// Sizes in bytes and 4-byte words of what a problem is made of.
@@ -163,6 +177,26 @@ fn unroll(problem: &Problem, states: usize) -> usize {
     }
 }
 
+/// Frames whose outputs are summed over the lanes together.
+fn group(layout: &Layout) -> usize {
+    let frames = layout.lanes.max(8);
+    if frames <= layout.tile { frames } else { 1 }
+}
+
+/// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
+/// memory allows where that spills nothing.
+fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
+    let bare = !(problem.z || problem.seq_idx || problem.dt_limit.is_some());
+    match (program, problem.method) {
+        _ if is_heavy(problem) || layout.states > 8 => 0,
+        (Program::Forward, Method::Zoh) => 640,
+        (Program::Forward, _) => 512,
+        (Program::Backward, Method::Zoh) if bare => 512,
+        (Program::Backward, Method::Zoh) => 384,
+        _ => 0,
+    }
+}
+
 /// Bytes of the arrays of a tile; each is aligned to 16.
 fn array_bytes(tile: usize, width: usize, size: usize) -> usize {
     (tile * width * size).next_multiple_of(16)
@@ -218,13 +252,10 @@ fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
 fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let sizes = Sizes::of(problem);
     let threads = layout.lanes * layout.channels;
-    let varying = usize::from(!is_constant(problem.b)) + usize::from(!is_constant(problem.c));
-    let width = varying * layout.slots() * problem.components();
-    let outputs = if problem.z { 3 } else { 2 };
+    let y = if problem.z { array_bytes(layout.tile, layout.channels, sizes.real) } else { 0 };
     layout.tiles_bytes(problem, Uses::BACKWARD)
-        + outputs * array_bytes(layout.tile, layout.channels, sizes.real)
-        + array_bytes(threads / 32 * layout.tile, width, sizes.real)
-        + (layout.tile + tiles) * threads * layout.states * sizes.words * 4
+        + y
+        + (layout.tile + tiles - 1) * threads * layout.states * sizes.words * 4
 }
 
 impl Properties {
@@ -291,10 +322,17 @@ impl Properties {
         }
     }
 
+    /// Blocks of the backward pass that run at a time.
+    fn resident(&self, threads: usize, shared_bytes: usize) -> usize {
+        let by_shared = self.shared_per_multiprocessor / (shared_bytes + RESERVED_SHARED);
+        let by_registers = REGISTERS / (BACKWARD_REGISTERS * threads);
+        self.multiprocessors * by_shared.min(by_registers).max(1)
+    }
+
     /// Plans the backward pass.
     ///
     /// Its extra memory is what lies at the boundaries of the chunks, less with longer chunks, and the sums of dB
-    /// and dC over the channels of a block, less with more channels a block. Half of a tenth of the inputs each.
+    /// and dC that a launch leaves to be reduced, less with shorter pieces.
     pub fn backward(&self, problem: &Problem) -> BackwardPlan {
         let sizes = Sizes::of(problem);
         let most = 16 / sizes.words;
@@ -309,54 +347,50 @@ impl Properties {
             tile: 16,
         };
 
-        // Bytes of the inputs a frame and channel.
-        let sequences = if problem.z { 4 } else { 3 };
-        let inputs = (sequences * sizes.element) as f64;
+        // Bytes of the sequences that come in, a frame and channel.
+        let inputs = (if problem.z { 4 } else { 3 } * sizes.element) as f64;
         let bounded = problem.seq >= BOUNDED_FROM;
         let boundary = layout.slots() * sizes.words * 4;
         let decay = match problem.method {
             Method::Bilinear => boundary,
             _ => sizes.real,
         };
-        let at_boundary = (2 * boundary + decay) as f64;
-        let shortest = if bounded { at_boundary / (0.047 * inputs) } else { 96.0 };
+        let shortest = match bounded {
+            true => (2 * boundary + decay) as f64 / (BOUNDARY_SHARE * inputs),
+            false => SHORTEST_CHUNK,
+        };
         let mut chunk = (shortest.ceil() as usize).next_multiple_of(layout.tile);
         if problem.seq <= chunk * 3 / 2 {
             chunk = problem.seq.next_multiple_of(layout.tile);
         }
-        let tiles = |tile: usize| chunk.div_ceil(tile);
-        while backward_bytes(problem, &layout, tiles(layout.tile)) > self.shared_per_block
-            && layout.channels * lanes > 32
+        let tiles = chunk / layout.tile;
+        while backward_bytes(problem, &layout, tiles) > self.shared_per_block && layout.channels * lanes > 32
         {
             layout.channels /= 2;
         }
 
         let blocks = unit.div_ceil(layout.channels);
-        let units = problem.dim / unit;
-        let varying = usize::from(!is_constant(problem.b)) + usize::from(!is_constant(problem.c));
-        let a_split = (varying * layout.slots() * sizes.words * 4 * units) as f64;
-        let room = if bounded { 0.045 } else { 0.5 } * inputs * problem.dim as f64;
-        let most_splits = match varying {
-            0 => blocks,
-            _ => ((room / a_split) as usize).clamp(1, blocks),
-        };
-        let blocks_per_split = blocks.div_ceil(most_splits);
-        let splits = blocks.div_ceil(blocks_per_split);
+        let all_blocks = problem.dim / unit * blocks;
         let chunks = problem.seq.div_ceil(chunk);
-        let thread_blocks = problem.batch * units * splits;
         let rows_per_block = match chunks {
-            1 => (thread_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch),
+            1 => (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch),
             _ => 1,
         };
-        BackwardPlan {
-            layout,
-            units: Units { unit, blocks },
-            chunk,
-            chunks,
-            blocks_per_split,
-            splits,
-            rows_per_block,
-        }
+        let pairs = problem.batch.div_ceil(rows_per_block) * chunks;
+        let varying = usize::from(!is_constant(problem.b)) + usize::from(!is_constant(problem.c));
+        let sums_of_pair = varying * rows_per_block * chunk * all_blocks * boundary;
+        let threads = layout.lanes * layout.channels;
+        let resident = self.resident(threads, backward_bytes(problem, &layout, tiles));
+        let room = match bounded {
+            true => (SUMS_SHARE * inputs * (problem.batch * problem.seq * problem.dim) as f64) as usize,
+            false => SUMS_BYTES.max(4 * resident / all_blocks * sums_of_pair),
+        };
+        let most = (room / sums_of_pair.max(1)).clamp(1, pairs);
+        // Whole waves of blocks, or pieces of one size.
+        let waves = most * all_blocks / resident;
+        let whole = if waves > 0 { waves * resident / all_blocks } else { most };
+        let piece = if most >= pairs { pairs } else { whole.max(1) };
+        BackwardPlan { layout, units: Units { unit, blocks }, chunk, chunks, rows_per_block, piece, pairs }
     }
 }
 
@@ -408,6 +442,9 @@ impl Configurations<'_> {
         vector_b: 1,
         vector_c: 1,
         unroll: 1,
+        unroll_back: 1,
+        group: 1,
+        min_blocks: 1,
         shared_bytes: 0,
     };
 
@@ -453,6 +490,7 @@ impl Configurations<'_> {
         let size = p.element.size();
         let width = self.layout.slots() * p.components();
         let row = p.state * p.components();
+        let threads = self.layout.lanes * self.layout.channels;
         let projection = |constant, alignment| match constant {
             true => 1,
             false => vector(size, alignment, &[width, row]),
@@ -475,6 +513,7 @@ impl Configurations<'_> {
             channels: self.layout.channels,
             tile: self.layout.tile,
             vector: vector(size, self.alignment.sequences, &[self.layout.channels, self.unit]),
+            min_blocks: (threads_wanted(p, &self.layout, program) / threads).max(1),
             vector_b: projection(is_constant(p.b), self.alignment.b),
             vector_c: projection(is_constant(p.c), self.alignment.c),
             unroll: unroll(p, self.layout.states),
@@ -486,6 +525,8 @@ impl Configurations<'_> {
     pub fn forward(&self) -> Configuration {
         Configuration {
             has_d: self.problem.d,
+            unroll: 1,
+            group: if is_heavy(self.problem) { 1 } else { group(&self.layout) },
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..self.walking(Program::Forward)
         }
@@ -509,6 +550,7 @@ impl Configurations<'_> {
         Configuration {
             has_d: self.problem.d,
             tiles,
+            unroll_back: if is_heavy(self.problem) { 1 } else { 2 },
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
             ..self.walking(Program::Backward)
         }

@@ -2,6 +2,7 @@
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use rayon::prelude::*;
 use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, naive};
 
 use crate::on_device::OnDevice;
@@ -69,20 +70,22 @@ pub fn check(case: &Case) -> Result<(), String> {
     check_backward(case, &case.backward(backward))
 }
 
-/// Runs a check over many cases and panics with all that failed.
-pub fn all<T>(cases: impl IntoIterator<Item = T>, mut check: impl FnMut(T) -> Result<(), String>) {
-    let failures: Vec<_> = cases.into_iter().filter_map(|case| check(case).err()).collect();
+/// Runs a check over many cases, side by side, since most of the time is spent compiling, and panics with all that
+/// failed.
+pub fn all<T: Send>(cases: Vec<T>, check: impl Fn(T) -> Result<(), String> + Sync) {
+    let failures: Vec<_> = cases.into_par_iter().filter_map(|case| check(case).err()).collect();
     let shown: Vec<_> = failures.iter().take(12).map(String::as_str).collect();
     assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), shown.join("\n"));
 }
 
-fn golden_cases() -> Vec<(golden::Golden, ElementType)> {
-    let pairs = |element| golden::load().into_iter().map(move |golden| (golden, element));
-    ELEMENTS.into_iter().flat_map(pairs).collect()
+/// All cases in all element types; in single precision alone where it must be quick.
+fn golden_cases(quick: bool) -> Vec<(golden::Golden, ElementType)> {
+    let pairs = |&element| golden::load().into_iter().map(move |golden| (golden, element));
+    ELEMENTS[..if quick { 1 } else { 4 }].iter().flat_map(pairs).collect()
 }
 
-pub fn golden_forward(_: bool) {
-    all(golden_cases(), |(golden, element)| {
+pub fn golden_forward(quick: bool) {
+    all(golden_cases(quick), |(golden, element)| {
         let case = golden.case(element);
         let got = case.forward(forward);
         check_forward(&case, &got)?;
@@ -96,8 +99,8 @@ pub fn golden_forward(_: bool) {
     });
 }
 
-pub fn golden_backward(_: bool) {
-    all(golden_cases(), |(golden, element)| {
+pub fn golden_backward(quick: bool) {
+    all(golden_cases(quick), |(golden, element)| {
         let case = golden.case(element);
         let got = case.backward(backward);
         check_backward(&case, &got)?;
@@ -110,21 +113,28 @@ pub fn golden_backward(_: bool) {
     });
 }
 
+/// Runs a check over fresh random cases, in several runners side by side.
 fn run_random(
     count: u32,
-    strategy: impl Strategy<Value = Case>,
-    check: impl Fn(&Case) -> Result<(), String>,
+    strategy: impl Strategy<Value = Case> + Sync,
+    check: impl Fn(&Case) -> Result<(), String> + Sync,
 ) {
-    let config =
-        Config { cases: count, failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
+    const RUNNERS: u32 = 8;
+    let config = Config {
+        cases: count.div_ceil(RUNNERS),
+        failure_persistence: None,
+        max_shrink_iters: 20,
+        ..Config::default()
+    };
     let checked = |case: Case| check(&case).map_err(TestCaseError::fail);
-    if let Err(error) = TestRunner::new(config).run(&strategy, checked) {
-        panic!("{error}");
-    }
+    let run = |_| TestRunner::new(config.clone()).run(&strategy, checked).err();
+    let failures: Vec<_> =
+        (0..RUNNERS).into_par_iter().filter_map(run).map(|error| error.to_string()).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 pub fn random(_: bool) {
-    run_random(300, random::cases(&ELEMENTS, random::SMALL), check);
+    run_random(200, random::cases(&ELEMENTS, random::SMALL), check);
 }
 
 /// The backward pass from the states that the forward pass kept.
@@ -140,7 +150,12 @@ pub fn checkpoints(quick: bool) {
 }
 
 /// Problems in float64 without what the property at hand rules out.
-fn exact_cases(count: u32, quick: bool, keep: fn(&mut Problem), check: impl Fn(&Case) -> Result<(), String>) {
+fn exact_cases(
+    count: u32,
+    quick: bool,
+    keep: fn(&mut Problem),
+    check: impl Fn(&Case) -> Result<(), String> + Sync,
+) {
     let strategy = (random::cases(&[ElementType::F64], random::SMALL), proptest::num::u64::ANY).prop_map(
         move |(case, seed)| {
             let mut problem = case.problem;

@@ -3,6 +3,7 @@
 use selective_scan::cuda::Pass;
 use selective_scan::{ElementType, Error, Problem, Projection, naive};
 
+use crate::on_device::Memory;
 use crate::shapes::{block, problem};
 use crate::support::{Case, random};
 use crate::{backward, device, forward};
@@ -61,11 +62,21 @@ pub fn recovery(_: bool) {
     }
     assert_eq!(case.forward(forward), expected);
 
-    // More device memory than there is: the inputs are constant or small, the states are not.
-    let huge = Problem { initial_state: false, ..problem(1 << 15, 1, 1 << 15, 300) };
-    let operands = Problem { b: Projection::Constant, c: Projection::Constant, ..huge };
-    let bytes = device().workspace_bytes(&operands, Pass::Backward);
-    assert!(bytes > device().info().memory_bytes, "{bytes}");
+    // The device is full: the call fails, and works when there is room again.
+    let large = random::case(problem(8, 2048, 1024, 1), 2);
+    let (free, _) = cudarc::driver::result::mem_get_info().unwrap();
+    let hog = Memory::new(free - (64 << 20));
+    let mut y = vec![0; large.problem.bytes("y")];
+    let mut run = || {
+        let outputs = selective_scan::Outputs { y: &mut y[..], final_state: None };
+        device().forward(&large.problem, large.inputs(), outputs)
+    };
+    match run() {
+        Err(Error::Failed { reason, .. }) => assert!(reason.contains("OUT_OF_MEMORY"), "{reason}"),
+        other => panic!("a full device: {other:?}"),
+    }
+    drop(hog);
+    run().unwrap();
 
     let wrong = device().forward(
         &case.problem,

@@ -91,7 +91,7 @@ fn long_case(problem: Problem) -> Case {
     }
 }
 
-fn only(y: &mut [u8]) -> Outputs<&mut [u8]> {
+fn y_alone(y: &mut [u8]) -> Outputs<&mut [u8]> {
     Outputs { y, final_state: None }
 }
 
@@ -100,8 +100,8 @@ fn describe(name: &str, problem: &Problem) -> String {
     format!("{name} {batch}x{seq}x{dim}, state {state}, {element}")
 }
 
-/// All figures, printed as they come.
-pub fn figures() -> Vec<Figure> {
+/// All figures of shapes that have the word `only` in their description, printed as they come.
+pub fn figures(only: &str) -> Vec<Figure> {
     let mut figures = Vec::new();
     let mut add = |what: &str, shape: String, microseconds: f64| {
         println!("{microseconds:10.1} µs  {what:34} {shape}");
@@ -111,6 +111,9 @@ pub fn figures() -> Vec<Figure> {
         for (name, problem) in registry() {
             let problem = Problem { element, ..problem };
             let shape = describe(name, &problem);
+            if !shape.contains(only) {
+                continue;
+            }
             let calls = if problem.batch * problem.seq * problem.dim < 2_000_000 { 20 } else { 2 };
             let case = OnDevice::new(long_case(problem));
             add(
@@ -129,6 +132,9 @@ pub fn figures() -> Vec<Figure> {
         }
     }
     for (name, problem) in [("realtime", problem(32, 60, 512, 16)), ("one game", problem(1, 60, 512, 16))] {
+        if !describe(name, &problem).contains(only) {
+            continue;
+        }
         let case = random::case(problem.clone(), 1);
         let mut pageable = vec![0; problem.bytes("y")];
         let mut pinned = device().host_buffer(problem.bytes("y")).unwrap();
@@ -147,14 +153,14 @@ pub fn figures() -> Vec<Figure> {
             add(what, describe(name, &problem), median(times.collect()));
         };
         time("call, pageable to pageable", &mut || {
-            device().forward(&problem, case.inputs(), only(&mut pageable)).unwrap();
+            device().forward(&problem, case.inputs(), y_alone(&mut pageable)).unwrap();
         });
         time("call, pageable to pinned", &mut || {
-            device().forward(&problem, case.inputs(), only(&mut pinned)).unwrap();
+            device().forward(&problem, case.inputs(), y_alone(&mut pinned)).unwrap();
         });
         time("call, pinned to pinned", &mut || {
             let inputs = inputs.as_ref().map(|_, buffer| &buffer[..]);
-            device().forward(&problem, inputs, only(&mut pinned)).unwrap();
+            device().forward(&problem, inputs, y_alone(&mut pinned)).unwrap();
         });
     }
     figures

@@ -30,6 +30,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     {:ok, inputs: random([])}
   end
 
+  defp call(inputs, :backward, opts), do: apply(SelectiveScan, :backward, [inputs.z | args(inputs)] ++ [opts])
   defp call(inputs, function, opts), do: apply(SelectiveScan, function, args(inputs) ++ [opts])
   defp args(inputs), do: [inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c]
 
@@ -83,7 +84,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     refute SelectiveScan.cuda_available?()
     assert SelectiveScan.devices() == []
 
-    for call <- [:scan, :scan_with_state, :backend_for] do
+    for call <- [:scan, :scan_with_state, :scan_for_backward, :backward, :backend_for] do
       error = assert_raise Error, fn -> call(inputs, call, backend: :cuda) end
       assert {error.kind, error.message} == {:unavailable, error.message}
       assert error.message =~ ~r/the cuda backend cannot run: .+; .+/
@@ -100,6 +101,9 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
     for {got, wanted} <- Enum.zip(Tuple.to_list(on_gpu), Tuple.to_list(on_cpu)),
         do: assert(distance(got, wanted) < 2.0e-6)
+
+    on_cpu = call(inputs, :backward, backend: :cpu)
+    for {name, got} <- call(inputs, :backward, backend: :cuda), do: assert(distance(got, on_cpu[name]) < 1.0e-5)
   end
 
   def pass_on(_event, measurements, metadata, test), do: send(test, {:fell_back, measurements, metadata})
@@ -133,6 +137,10 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
       assert capture_log(fn -> call(inputs, :scan, []) end) == ""
       assert_received {:fell_back, _, _}
+
+      {_, _, boundary_states} = call(inputs, :scan_for_backward, [])
+      assert call(inputs, :backward, boundary_states: boundary_states) == call(inputs, :backward, backend: :cpu)
+      for _ <- 1..2, do: assert_received({:fell_back, _, _})
     end
 
     test "warns once, however many find out at the same time", %{inputs: inputs} do
@@ -151,6 +159,11 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
     test "does not excuse a wrong call", %{inputs: inputs} do
       assert_raise ArgumentError, ~r/expected b to have shape/, fn -> call(%{inputs | b: inputs.x}, :scan, []) end
+
+      assert_raise ArgumentError, ~r/expected dy to have shape/, fn ->
+        call(%{inputs | z: inputs.b}, :backward, [])
+      end
+
       refute_received {:fell_back, _, _}
     end
   end

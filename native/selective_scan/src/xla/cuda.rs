@@ -1,0 +1,87 @@
+//! The handlers' work on the platform CUDA: launches on the stream of the call.
+//!
+//! XLA may record a call in a CUDA graph and replay it without us. So nothing is allocated (memory that were freed
+//! after the call would be another's when the graph runs again) and nothing waits; the kernels are loaded before, in
+//! the stage that XLA has for it.
+
+use crate::cuda::{CUdeviceptr, CUstream, Device, Pass, device};
+use crate::{Error, Problem};
+
+use super::frame::{Frame, Tensor};
+use super::request::{Backward, Forward};
+
+/// Bytes that a workspace begins on a multiple of; XLA's allocator promises half of it.
+const ALIGNMENT: usize = 256;
+
+/// Loads the kernels of a forward call.
+pub fn prepare_forward(frame: &Frame<'_>, call: &Forward) -> Result<(), Error> {
+    device(frame.device_ordinal()?)?.prepare(&call.problem, Pass::Forward)
+}
+
+/// Enqueues a forward call.
+pub fn forward(frame: &Frame<'_>, call: Forward) -> Result<(), Error> {
+    let Forward { problem, inputs, outputs, boundary_states, workspace } = call;
+    let device = device(frame.device_ordinal()?)?;
+    let stream = frame.stream()? as CUstream;
+    let workspace = workspace_of(device, &problem, Pass::Forward, workspace)?;
+    let inputs = inputs.map(|_, tensor| address(&tensor));
+    let outputs = outputs.map(|_, tensor| address(&tensor));
+    let kept = boundary_states.filter(|states| states.shape == device.properties().boundary_shape(&problem));
+    let kept = kept.as_ref().map(address);
+    // SAFETY: XLA's memory on the device of the call, as long as the checked types and shapes say. It stays until the
+    // stream has run what is enqueued.
+    unsafe { device.enqueue_forward(stream, &problem, inputs, outputs, kept, workspace) }
+}
+
+/// Loads the kernels of a backward call.
+pub fn prepare_backward(frame: &Frame<'_>, call: &Backward) -> Result<(), Error> {
+    let device = device(frame.device_ordinal()?)?;
+    device.prepare(&call.problem, pass(device, call))
+}
+
+/// Enqueues a backward call.
+pub fn backward(frame: &Frame<'_>, call: Backward) -> Result<(), Error> {
+    let device = device(frame.device_ordinal()?)?;
+    let stream = frame.stream()? as CUstream;
+    let pass = pass(device, &call);
+    let Backward { problem, inputs, upstream, boundary_states, gradients, workspace } = call;
+    let workspace = workspace_of(device, &problem, pass, workspace)?;
+    let inputs = inputs.map(|_, tensor| address(&tensor));
+    let upstream = upstream.map(|_, tensor| address(&tensor));
+    let gradients = gradients.map(|_, tensor| address(&tensor));
+    let kept = boundary_states.as_ref().filter(|_| pass == Pass::BackwardFromCheckpoints).map(address);
+    // SAFETY: as in the forward pass.
+    unsafe { device.enqueue_backward(stream, &problem, inputs, upstream, gradients, kept, workspace) }
+}
+
+/// Boundary states that were cut for another backend are not read.
+fn pass(device: &Device, call: &Backward) -> Pass {
+    let shape = device.properties().boundary_shape(&call.problem);
+    match &call.boundary_states {
+        Some(states) if states.shape == shape => Pass::BackwardFromCheckpoints,
+        _ => Pass::Backward,
+    }
+}
+
+/// Bytes that the workspace of a pass must have so that an aligned one lies in it; none where none is needed.
+pub fn padded(bytes: usize) -> usize {
+    if bytes == 0 { 0 } else { bytes + ALIGNMENT }
+}
+
+fn workspace_of(
+    device: &Device,
+    problem: &Problem,
+    pass: Pass,
+    given: Option<Tensor>,
+) -> Result<CUdeviceptr, Error> {
+    let needed = padded(device.workspace_bytes(problem, pass));
+    let bytes = given.as_ref().map_or(0, Tensor::len);
+    if bytes < needed {
+        return Err(Error::invalid("workspace", format!("be a result of at least {needed} bytes"), bytes));
+    }
+    Ok(given.as_ref().map_or(0, address).next_multiple_of(ALIGNMENT as CUdeviceptr))
+}
+
+fn address(tensor: &Tensor) -> CUdeviceptr {
+    tensor.data as CUdeviceptr
+}

@@ -1,0 +1,243 @@
+//! What a custom call asks for: attributes and tensors become a [`Problem`] and the named tensors of the operation.
+//!
+//! The attributes `operands` and `results` say what the tensors are, by the names they have everywhere:
+//! `operands = "x dt a b c z"`, `results = "y final_state"`. So an optional tensor is simply one that is not named, and
+//! no order is right or wrong.
+
+use super::frame::{Attribute, Frame, Tensor};
+use crate::{Error, Gradients, Inputs, Options, OutputGradients, Outputs, Problem, Spec};
+
+/// A checked call of the forward handler.
+pub struct Forward {
+    /// What is asked.
+    pub problem: Problem,
+    /// What is read.
+    pub inputs: Inputs<Tensor>,
+    /// What is written.
+    pub outputs: Outputs<Tensor>,
+    /// The states between chunks, kept for the backward pass.
+    pub boundary_states: Option<Tensor>,
+    /// Memory to work in.
+    pub workspace: Option<Tensor>,
+}
+
+/// A checked call of the backward handler.
+pub struct Backward {
+    /// What was asked.
+    pub problem: Problem,
+    /// What the forward pass has read.
+    pub inputs: Inputs<Tensor>,
+    /// What flows in.
+    pub upstream: OutputGradients<Tensor>,
+    /// What the forward pass has kept.
+    pub boundary_states: Option<Tensor>,
+    /// What is written.
+    pub gradients: Gradients<Tensor>,
+    /// Memory to work in.
+    pub workspace: Option<Tensor>,
+}
+
+impl Forward {
+    /// Reads and checks a call.
+    pub fn read(frame: &Frame<'_>) -> Result<Self, Error> {
+        let call = Call::read(frame.attributes())?;
+        let mut operands = Named::new("operands", call.operands, frame.operands()?)?;
+        let mut results = Named::new("results", call.results, frame.results()?)?;
+        let inputs = operands.inputs()?;
+        let problem = Problem::scan(&specs(&inputs)?, &call.options)?;
+        let outputs = Outputs { y: results.required("y")?, final_state: results.optional("final_state") };
+        let boundary_states = results.optional("boundary_states");
+        let workspace = results.optional("workspace");
+        operands.finish()?;
+        results.finish()?;
+
+        same("y", &outputs.y, inputs.x.spec("x")?)?;
+        if let Some(state) = &outputs.final_state {
+            same("final_state", state, states(&problem, &problem.state_shape()))?;
+        }
+        check_boundary_states(&problem, boundary_states.as_ref())?;
+        Ok(Self { problem, inputs, outputs, boundary_states, workspace })
+    }
+}
+
+impl Backward {
+    /// Reads and checks a call.
+    pub fn read(frame: &Frame<'_>) -> Result<Self, Error> {
+        let call = Call::read(frame.attributes())?;
+        let mut operands = Named::new("operands", call.operands, frame.operands()?)?;
+        let mut results = Named::new("results", call.results, frame.results()?)?;
+        let inputs = operands.inputs()?;
+        let problem = Problem::scan(&specs(&inputs)?, &call.options)?;
+        let upstream =
+            OutputGradients { dy: operands.required("dy")?, dfinal_state: operands.optional("dfinal_state") };
+        let boundary_states = operands.optional("boundary_states");
+        let gradients = Gradients {
+            x: results.required("x")?,
+            dt: results.required("dt")?,
+            a: results.required("a")?,
+            b: results.required("b")?,
+            c: results.required("c")?,
+            d: results.gradient("d", &inputs.d)?,
+            z: results.gradient("z", &inputs.z)?,
+            dt_bias: results.gradient("dt_bias", &inputs.dt_bias)?,
+            initial_state: results.gradient("initial_state", &inputs.initial_state)?,
+        };
+        let workspace = results.optional("workspace");
+        operands.finish()?;
+        results.finish()?;
+
+        problem.check_gradients(&upstream.as_ref().try_map(|name, tensor| tensor.spec(name))?)?;
+        for (name, gradient) in gradients.iter() {
+            let (_, input) =
+                inputs.iter().find(|(input, _)| *input == name).expect("each belongs to an input");
+            same(name, gradient, input.spec(name)?)?;
+        }
+        check_boundary_states(&problem, boundary_states.as_ref())?;
+        Ok(Self { problem, inputs, upstream, boundary_states, gradients, workspace })
+    }
+}
+
+/// The attributes of a call.
+pub struct Call<'a> {
+    operands: &'a str,
+    results: &'a str,
+    /// The options of the operation.
+    pub options: Options,
+}
+
+impl<'a> Call<'a> {
+    /// Reads the attributes; one that is not known is refused.
+    pub fn read(attributes: impl Iterator<Item = (&'a str, Attribute<'a>)>) -> Result<Self, Error> {
+        let mut call = Self { operands: "", results: "", options: Options::default() };
+        let (mut min, mut max) = (None, None);
+        for (name, value) in attributes {
+            match name {
+                "operands" => call.operands = words("operands", value)?,
+                "results" => call.results = words("results", value)?,
+                "method" => call.options.method = words("method", value)?.parse()?,
+                "coefficients" => call.options.coefficients = words("coefficients", value)?.parse()?,
+                "bidirectional" => call.options.bidirectional = Some(flag("bidirectional", value)?),
+                "reverse" => call.options.reverse = flag("reverse", value)?,
+                "dt_softplus" => call.options.dt_softplus = flag("dt_softplus", value)?,
+                "dt_limit_min" => min = Some(number("dt_limit_min", value)?),
+                "dt_limit_max" => max = Some(number("dt_limit_max", value)?),
+                _ => {
+                    let known = "be among operands, results, method, coefficients, bidirectional, reverse, \
+                                 dt_softplus, dt_limit_min and dt_limit_max";
+                    return Err(Error::invalid("the attributes", known, name));
+                }
+            }
+        }
+        if min.is_some() || max.is_some() {
+            call.options.dt_limit = Some([min.unwrap_or(f64::NEG_INFINITY), max.unwrap_or(f64::INFINITY)]);
+        }
+        Ok(call)
+    }
+}
+
+fn words<'a>(name: &'static str, value: Attribute<'a>) -> Result<&'a str, Error> {
+    match value {
+        Attribute::Text(text) => Ok(text),
+        other => Err(Error::invalid(name, "be a string", format!("{other:?}"))),
+    }
+}
+
+fn flag(name: &'static str, value: Attribute<'_>) -> Result<bool, Error> {
+    match value {
+        Attribute::Integer(0) => Ok(false),
+        Attribute::Integer(1) => Ok(true),
+        other => Err(Error::invalid(name, "be a boolean, or 0 or 1", format!("{other:?}"))),
+    }
+}
+
+fn number(name: &'static str, value: Attribute<'_>) -> Result<f64, Error> {
+    match value {
+        Attribute::Real(number) => Ok(number),
+        Attribute::Integer(number) => Ok(number as f64),
+        other => Err(Error::invalid(name, "be a number", format!("{other:?}"))),
+    }
+}
+
+/// Tensors by their names; each is taken once.
+struct Named<'a> {
+    role: &'static str,
+    tensors: Vec<(&'a str, Tensor)>,
+}
+
+impl<'a> Named<'a> {
+    fn new(role: &'static str, names: &'a str, tensors: Vec<Tensor>) -> Result<Self, Error> {
+        let names: Vec<_> = names.split_whitespace().collect();
+        if names.len() != tensors.len() {
+            let expected = format!("name the {} tensors of the call", tensors.len());
+            return Err(Error::invalid(role, expected, format!("{names:?}")));
+        }
+        Ok(Self { role, tensors: names.into_iter().zip(tensors).collect() })
+    }
+
+    fn optional(&mut self, name: &str) -> Option<Tensor> {
+        let place = self.tensors.iter().position(|(given, _)| *given == name)?;
+        Some(self.tensors.swap_remove(place).1)
+    }
+
+    fn required(&mut self, name: &'static str) -> Result<Tensor, Error> {
+        self.optional(name).ok_or_else(|| Error::invalid(self.role, format!("name {name}"), "no such name"))
+    }
+
+    /// The gradient of an optional input: present where the input is.
+    fn gradient(&mut self, name: &'static str, input: &Option<Tensor>) -> Result<Option<Tensor>, Error> {
+        input.as_ref().map(|_| self.required(name)).transpose()
+    }
+
+    fn inputs(&mut self) -> Result<Inputs<Tensor>, Error> {
+        Ok(Inputs {
+            x: self.required("x")?,
+            dt: self.required("dt")?,
+            a: self.required("a")?,
+            b: self.required("b")?,
+            c: self.required("c")?,
+            d: self.optional("d"),
+            z: self.optional("z"),
+            dt_bias: self.optional("dt_bias"),
+            initial_state: self.optional("initial_state"),
+            seq_idx: self.optional("seq_idx"),
+        })
+    }
+
+    /// Refuses what nobody has taken.
+    fn finish(self) -> Result<(), Error> {
+        match self.tensors.first() {
+            None => Ok(()),
+            Some((name, _)) => {
+                Err(Error::invalid(self.role, "name tensors of the operation, each of them once", *name))
+            }
+        }
+    }
+}
+
+fn specs(inputs: &Inputs<Tensor>) -> Result<Inputs<Spec<'_>>, Error> {
+    inputs.as_ref().try_map(|name, tensor| tensor.spec(name))
+}
+
+/// The type and a shape of states.
+fn states<'a>(problem: &Problem, shape: &'a [usize]) -> Spec<'a> {
+    Spec { element: problem.element.state_type(), shape }
+}
+
+fn same(name: &'static str, got: &Tensor, expected: Spec<'_>) -> Result<(), Error> {
+    let got = got.spec(name)?;
+    if got == expected {
+        return Ok(());
+    }
+    let words = |spec: Spec<'_>| format!("{} {:?}", spec.element, spec.shape);
+    Err(Error::invalid(name, format!("be {}", words(expected)), words(got)))
+}
+
+/// How many chunks there are is the backend's own affair; all else about boundary states is not.
+fn check_boundary_states(problem: &Problem, got: Option<&Tensor>) -> Result<(), Error> {
+    let Some(got) = got else { return Ok(()) };
+    let mut shape = problem.boundary_shape();
+    if got.shape.len() == shape.len() {
+        shape[2] = got.shape[2];
+    }
+    same("boundary_states", got, states(problem, &shape))
+}

@@ -1,0 +1,47 @@
+//! Shapes at the ends of what is allowed.
+
+use selective_scan::{ElementType, Method, Problem, Projection};
+
+use crate::correctness::{all, check};
+use crate::shapes::{block, problem};
+use crate::support::random;
+
+pub fn shapes(_: bool) {
+    let grouped = |b, c, problem| Problem {
+        b: Projection::PerFrame { groups: b },
+        c: Projection::PerFrame { groups: c },
+        ..problem
+    };
+    let bf16 = |problem| Problem { element: ElementType::Bf16, ..problem };
+    let f64 = |problem| Problem { element: ElementType::F64, ..problem };
+    let problems = [
+        problem(1, 1, 1, 1),
+        problem(1, 1_000_000, 1, 1),
+        problem(1, 1_000_003, 3, 2),
+        problem(70_000, 1, 3, 2),
+        problem(70_001, 3, 5, 4),
+        problem(2, 20, 3, 1000),
+        bf16(problem(1, 37, 2, 1000)),
+        problem(1, 5, 2, 3000),
+        f64(problem(1, 70, 3, 129)),
+        problem(1, 33, 4099, 5),
+        problem(1, 700, 31, 17),
+        block(2, 3000, 33, 16),
+        block(1, 2500, 512, 64),
+        bf16(block(2, 2100, 70, 16)),
+        bf16(block(1, 5000, 129, 16)),
+        grouped(96, 96, problem(2, 40, 96, 16)),
+        grouped(96, 1, problem(2, 300, 96, 4)),
+        grouped(4, 6, block(1, 100, 120, 16)),
+        bf16(grouped(2, 1, block(1, 2100, 128, 16))),
+        Problem { bidirectional: true, ..block(2, 2100, 96, 16) },
+        Problem { bidirectional: true, seq_idx: true, ..bf16(block(2, 2100, 96, 40)) },
+        Problem { method: Method::Bilinear, seq_idx: true, ..block(1, 3000, 64, 16) },
+        Problem { method: Method::Highorder, complex: true, ..block(1, 1500, 20, 20) },
+        Problem { b: Projection::Constant, c: Projection::Constant, ..bf16(block(3, 2500, 40, 16)) },
+        Problem { b: Projection::Constant, bidirectional: true, ..problem(3, 500, 40, 33) },
+    ];
+    all(problems.into_iter().enumerate().collect(), |(seed, problem)| {
+        check(&random::case(problem, seed as u64))
+    });
+}
