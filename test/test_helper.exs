@@ -11,6 +11,7 @@ excluded = [
   nx: not Code.ensure_loaded?(Nx),
   no_nx: Code.ensure_loaded?(Nx),
   no_cuda: SelectiveScan.cuda_available?(),
+  slow: System.get_env("EXPHIL_SLOW") != "1",
   proc: not File.exists?("/proc/self/status")
 ]
 
