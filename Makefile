@@ -7,10 +7,11 @@ export LC_ALL ?= C.UTF-8
 
 .PHONY: test demo setup lint format gpu-bundle
 
-# Every test, of the Rust crates and of the Elixir library.
+# Every test: of the Rust crates, of the Elixir library, and of the XLA custom call.
 test: setup
 	cargo test $(CARGO_FLAGS) --package selective_scan
 	mix test
+	bin/xla-test
 
 # The selective scan at 60 frames a second, for example: make demo FLAGS="--seconds 3 --backend cpu"
 demo: setup

@@ -45,6 +45,8 @@ defmodule ExPhil.Native.Nif do
   def cuda_devices, do: loaded()
   def cpu_instruction_set, do: loaded()
   def safetensors_layout(_file), do: loaded()
+  def xla_register, do: loaded()
+  def xla_scratch(_platform, _problem), do: loaded()
 
   defp unavailable(words) do
     remedy = "run `mix compile --force` in exphil_native where cargo is on the path"

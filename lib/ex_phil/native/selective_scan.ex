@@ -356,6 +356,25 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
+  Makes the scan known to EXLA as an XLA custom call: `:registered`, or `:no_xla` where no XLA is loaded in this BEAM.
+
+  The library does so itself when it loads; where EXLA comes later, call this before a `defn` is compiled. To call it
+  again does nothing. `docs/xla.md` has the rest.
+
+  ## Examples
+
+      iex> ExPhil.Native.SelectiveScan.xla_register() in [:registered, :no_xla]
+      true
+  """
+  @spec xla_register() :: :registered | :no_xla
+  def xla_register do
+    case Nif.xla_register() do
+      {:ok, outcome} -> outcome
+      {:error, reason} -> Error.raise!(reason)
+    end
+  end
+
+  @doc """
   Which backend a call with these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`. Nothing is computed.
   Raises where the backend that was asked for cannot run.
 

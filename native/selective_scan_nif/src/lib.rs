@@ -11,5 +11,6 @@ mod reply;
 mod request;
 mod safetensors;
 mod tensor;
+mod xla;
 
-rustler::init!("Elixir.ExPhil.Native.Nif");
+rustler::init!("Elixir.ExPhil.Native.Nif", load = xla::register_at_load);

@@ -4,7 +4,7 @@ EXLA's XLA is a library called libxla_extension.so that answers `XLA_FFI_GetApi`
 long, answers with the table of JAX's XLA; the table comes with any call of a handler.
 """
 
-import ctypes
+import os
 import pathlib
 import shutil
 import subprocess
@@ -65,5 +65,7 @@ def test_with_the_xla_of_the_process(tmp_path):
     subprocess.run(command, check=True)
     tests = pathlib.Path(__file__).parent
     program = "import sys; sys.path.insert(0, sys.argv[2]); import conftest\n" + PROGRAM
-    run = subprocess.run([sys.executable, "-c", program, library, tests], capture_output=True, text=True)
+    command = [sys.executable, "-c", program, library, tests]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert run.stdout.strip() == "registered", run.stderr

@@ -8,24 +8,25 @@ if Code.ensure_loaded?(Nx) do
     #
     # Nx before 0.12 has no blocks and gets the runtime call alone; before 0.11 it has neither.
     import Nx.Defn.Kernel, only: [custom_grad: 3]
+    alias ExPhil.Native.Defn.CustomCall
     alias ExPhil.Native.SelectiveScan
 
     defmodule Forward do
       @moduledoc false
-      # `inputs` are the names of the operands in their order; the results are y and final_state.
-      defstruct [:inputs, :options]
+      # `inputs` are the names of the operands in their order; the results are y, final_state and the extras.
+      defstruct [:inputs, :options, extras: []]
     end
 
     defmodule Backward do
       @moduledoc false
-      # `inputs` are the names of the operands of the forward pass, which dy and dfinal_state follow; the results are
-      # the gradients of all of them but seq_idx.
-      defstruct [:inputs, :options]
+      # `inputs` are the names of the operands of the forward pass, which those of `upstream` follow; the results are the
+      # gradients of all inputs but seq_idx, and the extras.
+      defstruct [:inputs, :upstream, :options, extras: []]
     end
 
     @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
     @inputs [:x, :dt, :a, :b, :c | @optional]
-    @upstream [:dy, :dfinal_state]
+    @upstream [:dy, :dfinal_state, :boundary_states]
 
     @doc "Whether this Nx can call out of an expression at all."
     def available?, do: function_exported?(Nx, :runtime_call, 4)
@@ -36,27 +37,38 @@ if Code.ensure_loaded?(Nx) do
     """
     def scan(tensors, options) do
       inputs = inputs(tensors)
-      {y, final_state} = results = run(%Forward{inputs: inputs, options: options}, in_order(tensors, inputs))
+      {extras, of_backward} = CustomCall.extras(tensors, options)
+      forward = %Forward{inputs: inputs, options: options, extras: extras}
+      [y, final_state | more] = forward |> run(in_order(tensors, inputs)) |> Tuple.to_list()
 
-      custom_grad(results, in_order(tensors, differentiable(inputs)), fn {dy, dfinal_state} ->
-        gradients = backward(tensors, like(dy, y), like(dfinal_state, final_state), options)
-        in_order(gradients, differentiable(inputs))
+      custom_grad({y, final_state}, in_order(tensors, differentiable(inputs)), fn {dy, dfinal_state} ->
+        upstream = [dy: like(dy, y), dfinal_state: like(dfinal_state, final_state)] ++ kept(extras, more)
+        block = %Backward{inputs: inputs, upstream: Keyword.keys(upstream), options: options, extras: of_backward}
+        backward(block, tensors, Keyword.values(upstream))
       end)
     end
 
-    @doc "The gradients of a scan by the names of its inputs."
-    def backward(tensors, dy, dfinal_state, options) do
-      inputs = inputs(tensors)
-      operands = in_order(tensors, inputs) ++ [dy, dfinal_state]
-      results = run(%Backward{inputs: inputs, options: options}, operands)
+    # What the forward pass keeps for the backward pass.
+    defp kept([{:boundary_states, _shape, _type} | _], [states | _]), do: [boundary_states: states]
+    defp kept(_extras, _results), do: []
+
+    defp backward(block, tensors, upstream) do
+      gradients = differentiable(block.inputs)
+
+      results =
+        block
+        |> run(in_order(tensors, block.inputs) ++ upstream)
+        |> Tuple.to_list()
+        |> Enum.take(length(gradients))
+        |> List.to_tuple()
 
       once =
-        custom_grad(results, in_order(tensors, differentiable(inputs)) ++ [dy, dfinal_state], fn _ ->
+        custom_grad(results, in_order(tensors, gradients) ++ upstream, fn _ ->
           raise ArgumentError,
                 "the native selective scan has first derivatives only; use backend: :nx, which has them all"
         end)
 
-      differentiable(inputs) |> Enum.zip(Tuple.to_list(once)) |> Map.new()
+      Tuple.to_list(once)
     end
 
     defp inputs(tensors), do: Enum.filter(@inputs, &is_map_key(tensors, &1))
@@ -88,17 +100,24 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    # The extras are for the native handlers in a compiled graph; from the host the library is called without them.
     @doc false
-    def native(operands, block: %Forward{inputs: inputs, options: options}) do
+    def native(operands, block: %Forward{inputs: inputs, options: options, extras: extras}) do
       tensors = inputs |> Enum.zip(Tuple.to_list(operands)) |> Map.new()
-      apply(SelectiveScan, :scan_with_state, arguments(tensors, options))
+      {y, final_state} = apply(SelectiveScan, :scan_with_state, arguments(tensors, options))
+      List.to_tuple([y, final_state | zeros(extras)])
     end
 
-    def native(operands, block: %Backward{inputs: inputs, options: options}) do
-      {operands, [dy, dfinal_state]} = operands |> Tuple.to_list() |> Enum.split(length(inputs))
+    def native(operands, block: %Backward{inputs: inputs, options: options, extras: extras}) do
+      {operands, [dy, dfinal_state | _]} = operands |> Tuple.to_list() |> Enum.split(length(inputs))
       tensors = inputs |> Enum.zip(operands) |> Map.new() |> Map.put(:dfinal_state, dfinal_state)
       gradients = apply(SelectiveScan, :backward, [dy | arguments(tensors, options)])
-      gradients |> in_order(differentiable(inputs)) |> List.to_tuple()
+      List.to_tuple(in_order(gradients, differentiable(inputs)) ++ zeros(extras))
+    end
+
+    defp zeros(extras) do
+      for {_name, shape, type} <- extras,
+          do: Nx.broadcast(Nx.tensor(0, type: type, backend: Nx.BinaryBackend), shape)
     end
 
     defp arguments(tensors, options) do
@@ -107,17 +126,18 @@ if Code.ensure_loaded?(Nx) do
       in_order(given, [:x, :dt, :a, :b, :c]) ++ [for({name, value} <- settings, value != nil, do: {name, value})]
     end
 
-    @doc "Templates of the results of a block."
-    def results(%Forward{}, [x, _dt, a | _]) do
+    # Templates.
+    defp results(%Forward{extras: extras}, [x, _dt, a | _]) do
       state = Tuple.insert_at(Nx.shape(a), 0, elem(Nx.shape(x), 0))
-      {template(x), Nx.template(state, Nx.type(a))}
+      List.to_tuple([template(x), Nx.template(state, Nx.type(a)) | templates(extras)])
     end
 
-    def results(%Backward{inputs: inputs}, operands) do
-      for({name, operand} <- Enum.zip(inputs, operands), name != :seq_idx, do: template(operand))
-      |> List.to_tuple()
+    defp results(%Backward{inputs: inputs, extras: extras}, operands) do
+      gradients = for {name, operand} <- Enum.zip(inputs, operands), name != :seq_idx, do: template(operand)
+      List.to_tuple(gradients ++ templates(extras))
     end
 
+    defp templates(extras), do: for({_name, shape, type} <- extras, do: Nx.template(shape, type))
     defp template(tensor), do: Nx.template(Nx.shape(tensor), Nx.type(tensor))
   end
 end
