@@ -35,6 +35,7 @@ defmodule ExPhil.Native.Nif do
   @doc "`:ok`, or the error that every native function answers with."
   def loaded, do: :persistent_term.get(@load_error, :ok)
 
+  def check(_form, _tensors, _options), do: loaded()
   def forward_cpu(_form, _tensors, _options, _wanted), do: loaded()
   def forward_cpu_dirty(_form, _tensors, _options, _wanted), do: loaded()
   def forward_cuda(_ordinal, _form, _tensors, _options, _wanted), do: loaded()

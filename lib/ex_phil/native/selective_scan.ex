@@ -70,6 +70,9 @@ defmodule ExPhil.Native.SelectiveScan do
     * `:backend` - `:auto`, `:cpu`, `:cuda`, `{:cuda, ordinal}` or `:nx`; see below. Default: what the environment
       variable `EXPHIL_SCAN_BACKEND` says, else `:auto`. Error: any other term, or a backend that cannot run here.
 
+    * `:algorithm` - how the Nx backend scans: `:blelloch`, `:hillis_steele`, `:cumsum` or `:sequential`; see below.
+      Default `:blelloch`. Error: any other term. The native backends have one algorithm each, and do not ask.
+
   And for `backward/7` alone:
 
     * `:dfinal_state` - the gradient of the final state, shape and type of it. Default: zero. Error: another shape or
@@ -101,10 +104,36 @@ defmodule ExPhil.Native.SelectiveScan do
   ## Backends
 
   `:auto` takes CUDA where there is a device and the call is worth the transfer, else the CPU. What fails on the GPU
-  in an `:auto` call is computed on the CPU, and that is announced: by the telemetry event
+  in an `:auto` call is computed on the CPU, and what should run in the native library is computed in Nx where the
+  library could not be loaded and Nx is there. Both are announced: by the telemetry event
   `[:exphil_native, :selective_scan, :fallback]` with `%{from: :cuda, to: :cpu, reason: text}`, where `:telemetry` is
   loaded, and by one warning. A backend that was asked for, by option or by the environment variable
   `EXPHIL_SCAN_BACKEND` (`auto`, `cpu`, `cuda`, `cuda:1`, `nx`), is the only one that runs.
+
+  `:nx` is the same operation written in Nx, for whatever compiler and backend Nx has. It keeps all states of all
+  frames, {batch, seq, dim, state} three times over, where the native backends never do. For L frames:
+
+  | `:algorithm` | multiplications a state | depth | memory beside that |
+  |---|---|---|---|
+  | `:blelloch` | 3L, work-efficient | 2 log L | twice as much, halved from level to level |
+  | `:hillis_steele` | 2L log L | log L | twice as much |
+  | `:cumsum` | 48L | 4 + 2 log(L/16) | sixteen times as much |
+  | `:sequential` | L | L, a `while` | none |
+
+  Its gradient is a scan from the other end by the same algorithm, and has gradients itself.
+
+  ## In defn
+
+  `scan/6`, `scan_with_state/6`, `step/7` and `backward/7` can be called in `defn`, with every option. Types and shapes
+  are checked when the function is traced. `grad` and `value_and_grad` are those of the native backward pass, for every
+  tensor that was given, the initial state included, and through `y` and the final state. Vectorized tensors are one
+  scan: their axes join the batch or, where parameters have them too, the channels.
+
+  In the expression, the scan is an `Nx.block`. Nx's evaluator runs it in the native library on the host. EXLA runs it
+  as an XLA custom call where its handlers are there, and otherwise calls the host. The gradient of the native scan has
+  no gradient; asking for one raises an error that says so. With `backend: :nx`, and where there is no native library,
+  the expression is the scan written in Nx. The backend is chosen when the function is traced, of the native ones when
+  it runs.
 
   ## Errors
 
@@ -113,6 +142,7 @@ defmodule ExPhil.Native.SelectiveScan do
   """
   alias ExPhil.Native.{Error, Nif, Tensor}
   alias ExPhil.Native.SelectiveScan.{Backend, Call, Devices, Options}
+  import ExPhil.Native.SelectiveScan.Callable
 
   @typedoc "An `ExPhil.Native.Tensor` or, where Nx is there, an `Nx.Tensor`."
   @type tensor :: Tensor.t() | struct
@@ -154,7 +184,7 @@ defmodule ExPhil.Native.SelectiveScan do
       ** (ArgumentError) expected reverse to be a boolean, got: :yes
   """
   @spec scan(tensor, tensor, tensor, tensor, tensor, keyword) :: tensor
-  def scan(x, dt, a, b, c, opts \\ []) do
+  defcallable scan(x, dt, a, b, c, opts \\ []) do
     {y, nil, nil} = Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :y)
     y
   end
@@ -175,7 +205,7 @@ defmodule ExPhil.Native.SelectiveScan do
       #ExPhil.Native.Tensor<f32[1][2][1] [[[3.0], [4.0]]]>
   """
   @spec scan_with_state(tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor}
-  def scan_with_state(x, dt, a, b, c, opts \\ []) do
+  defcallable scan_with_state(x, dt, a, b, c, opts \\ []) do
     {y, final_state, nil} = Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :final_state)
     {y, final_state}
   end
@@ -204,7 +234,7 @@ defmodule ExPhil.Native.SelectiveScan do
       #ExPhil.Native.Tensor<f32[1][2][1] [[[2.0], [1.0]]]>
   """
   @spec scan_for_backward(tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor, tensor | nil}
-  def scan_for_backward(x, dt, a, b, c, opts \\ []) do
+  defcallable scan_for_backward(x, dt, a, b, c, opts \\ []) do
     Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :boundary_states)
   end
 
@@ -261,7 +291,7 @@ defmodule ExPhil.Native.SelectiveScan do
       ** (ArgumentError) expected dfinal_state to have shape {1, 1, 1}, got: {1, 1}
   """
   @spec backward(tensor, tensor, tensor, tensor, tensor, tensor, keyword) :: %{atom => tensor}
-  def backward(dy, x, dt, a, b, c, opts \\ []) do
+  defcallable backward(dy, x, dt, a, b, c, opts \\ []) do
     Call.backward(dy, {x, dt, a, b, c}, Options.read!(opts, :backward))
   end
 
@@ -284,8 +314,8 @@ defmodule ExPhil.Native.SelectiveScan do
       #ExPhil.Native.Tensor<f32[1][1] [[2.0]]>
   """
   @spec step(tensor, tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor}
-  def step(state, x, dt, a, b, c, opts \\ []) do
-    options = %{Options.read!(opts, :step) | initial_state: Tensor.cast!(state, :state)}
+  defcallable step(state, x, dt, a, b, c, opts \\ []) do
+    options = %{Options.read!(opts, :step) | initial_state: Tensor.given!(state, :state)}
     {y, state, nil} = Call.forward(:step, {x, dt, a, b, c}, options, :final_state)
     {y, state}
   end
@@ -345,8 +375,8 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
-  Which backend a scan of these arguments takes, and why: `{:cpu | {:cuda, ordinal}, reason}`. Nothing is computed. The
-  backward pass, which is longer, is worth a transfer sooner.
+  Which backend a scan of these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`. Nothing is
+  computed. The backward pass, which is longer, is worth a transfer sooner.
   Raises where the backend that was asked for cannot run.
 
   ## Examples

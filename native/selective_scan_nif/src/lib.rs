@@ -3,6 +3,7 @@
 
 mod backend;
 mod backward;
+mod check;
 mod forward;
 mod machine;
 mod memory;

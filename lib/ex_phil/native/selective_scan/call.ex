@@ -3,17 +3,27 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   # A call from its arguments to its results: the tensors are cast, the backend is chosen and run, or the CPU in its
   # place, and the results take the form that the inputs had.
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Fallback}
+  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Fallback, Options}
 
   @doc """
   The forward pass; `form` is `:scan` or `:step`, `wanted` the last of `:y`, `:final_state`, `:boundary_states` that
   is asked for. `{y, final_state | nil, boundary_states | nil}`.
   """
   def forward(form, given, options, wanted) do
+    if in_defn?(given, options) do
+      {y, final_state} = in_nx(:forward, [form, given, options])
+      {y, if(wanted != :y, do: final_state), nil}
+    else
+      now(form, given, Options.cast!(options), wanted)
+    end
+  end
+
+  defp now(form, given, options, wanted) do
     {x, _dt, a, _b, _c} = tensors = cast!(given)
 
     {:ok, y, final_state, boundary_states} =
       run(:forward, options, x, a, fn
+        :nx -> results(in_nx(:forward, [form, tensors, options]), wanted)
         :cpu -> Nif.forward_cpu(form, tensors, options, wanted)
         :cpu_dirty -> Nif.forward_cpu_dirty(form, tensors, options, wanted)
         {:cuda, ordinal} -> Nif.forward_cuda(ordinal, form, tensors, options, wanted)
@@ -28,11 +38,20 @@ defmodule ExPhil.Native.SelectiveScan.Call do
 
   @doc "The backward pass: the gradients by the names of the inputs."
   def backward(dy, given, options) do
+    if in_defn?(given, options) do
+      in_nx(:backward, [dy, given, options])
+    else
+      backward_now(dy, given, Options.cast!(options))
+    end
+  end
+
+  defp backward_now(dy, given, options) do
     {x, dt, a, b, c} = tensors = cast!(given)
     dy = Tensor.cast!(dy, :dy)
 
     {:ok, gradients} =
       run(:backward, options, x, a, fn
+        :nx -> {:ok, for({name, tensor} <- in_nx(:backward, [dy, tensors, options]), do: {name, bytes(tensor)})}
         :cpu -> Nif.backward_cpu(dy, tensors, options)
         :cpu_dirty -> Nif.backward_cpu_dirty(dy, tensors, options)
         {:cuda, ordinal} -> Nif.backward_cuda(ordinal, dy, tensors, options)
@@ -49,6 +68,23 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   def backend(given, options) do
     {x, _dt, a, _b, _c} = cast!(given)
     Backend.explain(:forward, options, x, a)
+  end
+
+  # Not known to the compiler where Nx is not among the dependencies.
+  @nx ExPhil.Native.Defn.Call
+
+  if Code.ensure_loaded?(Nx) do
+    defp in_defn?(given, options), do: @nx.here?(given, options)
+    defp bytes(tensor), do: Nx.to_binary(tensor)
+  else
+    defp in_defn?(_given, _options), do: false
+    defp bytes(tensor), do: Tensor.to_binary(tensor)
+  end
+
+  defp in_nx(function, arguments), do: apply(@nx, function, arguments)
+
+  defp results({y, final_state}, wanted) do
+    {:ok, bytes(y), if(wanted != :y, do: bytes(final_state)), nil}
   end
 
   defp cast!({x, dt, a, b, c}) do
@@ -75,6 +111,9 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     case Backend.choose(pass, options, x, a) do
       {:cpu, _} ->
         on_cpu(pass, options, x, a, native)
+
+      {:nx, _} ->
+        native.(:nx)
 
       {cuda, :forced} ->
         native.(cuda)

@@ -18,11 +18,22 @@ defmodule ExPhil.Native.SelectiveScan.Options do
             seq_idx: nil,
             dfinal_state: nil,
             boundary_states: nil,
-            backend: nil
+            backend: nil,
+            algorithm: nil
 
   @of_backward [:dfinal_state, :boundary_states]
+  @algorithms [:blelloch, :hillis_steele, :cumsum, :sequential]
   @tensors [:d, :z, :dt_bias, :initial_state, :seq_idx | @of_backward]
-  @backward [:method, :coefficients, :bidirectional, :reverse, :dt_softplus, :dt_limit, :backend | @tensors]
+  @backward [
+    :method,
+    :coefficients,
+    :bidirectional,
+    :reverse,
+    :dt_softplus,
+    :dt_limit,
+    :backend,
+    :algorithm | @tensors
+  ]
   @scan @backward -- @of_backward
   # The state of a step is an argument.
   @step @scan -- [:initial_state]
@@ -59,7 +70,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   defp known(:backward), do: @backward
 
   defp value!(name, nil) when name in @tensors, do: nil
-  defp value!(name, value) when name in @tensors, do: Tensor.cast!(value, name)
+  defp value!(name, value) when name in @tensors, do: Tensor.given!(value, name)
 
   defp value!(name, value) when name in [:method, :coefficients] do
     if is_atom(value), do: value, else: expected(name, "an atom", value)
@@ -88,6 +99,21 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   end
 
   defp value!(:backend, value), do: Backend.preference!(value, "backend")
+
+  defp value!(:algorithm, value) when value in [nil | @algorithms], do: value
+
+  defp value!(:algorithm, value) do
+    expected(:algorithm, "one of #{Enum.map_join(@algorithms, ", ", &inspect/1)}", value)
+  end
+
+  @doc "The same options, their tensors made those of the native library."
+  def cast!(options) do
+    cast = fn name ->
+      with tensor when tensor != nil <- Map.fetch!(options, name), do: Tensor.cast!(tensor, name)
+    end
+
+    Map.merge(options, Map.new(@tensors, &{&1, cast.(&1)}))
+  end
 
   defp expected(name, what, value) do
     raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"

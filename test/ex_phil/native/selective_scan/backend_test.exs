@@ -46,9 +46,6 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   end
 
   test "the variable is obeyed and checked", %{inputs: inputs} do
-    System.put_env(@variable, "nx")
-    assert_raise Error, ~r/the nx backend cannot run: .*; use/, fn -> call(inputs, :scan, []) end
-
     for wrong <- ["gpu", "cuda:x", "cuda:-1", "CPU"] do
       System.put_env(@variable, wrong)
 
@@ -58,9 +55,25 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     end
   end
 
-  test "a backend that was asked for and cannot run says why, and what to do", %{inputs: inputs} do
-    error = assert_raise Error, fn -> call(inputs, :scan, backend: :nx) end
+  @tag :no_nx
+  test "without Nx, it cannot be forced", %{inputs: inputs} do
+    error = assert_raise Error, ~r/the nx backend cannot run: .*; use/, fn -> call(inputs, :scan, backend: :nx) end
     assert error.kind == :unavailable
+    System.put_env(@variable, "nx")
+    assert_raise Error, ~r/the nx backend cannot run: .*; use/, fn -> call(inputs, :scan, []) end
+  end
+
+  @tag :nx
+  test "with Nx, it gives what the native library gives", %{inputs: inputs} do
+    native = call(inputs, :scan, backend: :cpu)
+    assert call(inputs, :backend_for, backend: :nx) == {:nx, "asked for by backend: :nx"}
+    assert distance(call(inputs, :scan, backend: :nx), native) < 2.0e-6
+    System.put_env(@variable, "nx")
+    assert call(inputs, :backend_for, []) == {:nx, "asked for by EXPHIL_SCAN_BACKEND=nx"}
+    assert distance(call(inputs, :scan, []), native) < 2.0e-6
+  end
+
+  test "a backend that was asked for and cannot run says why, and what to do", %{inputs: inputs} do
     error = assert_raise Error, fn -> call(inputs, :scan, backend: {:cuda, 99}) end
     assert error.kind == :unavailable
     assert error.message =~ "the cuda backend cannot run: "
@@ -213,10 +226,51 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
       assert words =~ "backend_for unavailable"
     end
+
+    @tag :nx
+    test "what nobody asked for is scanned in Nx, outside of defn and inside, and that is announced", %{
+      tmp_dir: dir
+    } do
+      ebin = Path.join(dir, "exphil_native/ebin")
+      File.mkdir_p!(Path.dirname(ebin))
+      File.cp_r!(Application.app_dir(:exphil_native, "ebin"), ebin)
+      packages = for app <- [:nx, :complex, :telemetry], do: Application.app_dir(app, "ebin")
+
+      script = """
+      {:ok, _} = Application.ensure_all_started(:nx)
+      alias ExPhil.Native.{SelectiveScan, Tensor}
+      x = Tensor.from_list([[[1.0], [2.0], [3.0]]])
+      a = Tensor.from_list([[0.0]])
+      scan = fn opts -> SelectiveScan.scan(x, x, a, x, x, opts) |> Tensor.to_list() |> inspect() end
+      IO.puts("auto: \#{scan.([])}")
+      IO.puts("nx: \#{scan.([backend: :nx])}")
+      {:nx, reason} = SelectiveScan.backend_for(x, x, a, x, x)
+      IO.puts("reason: \#{reason}")
+      x = Tensor.to_nx(x)
+      a = Tensor.to_nx(a)
+      sum = fn x -> Nx.sum(SelectiveScan.scan(x, x, a, x, x)) end
+      {value, gradient} = Nx.Defn.value_and_grad(x, sum)
+      IO.puts("defn: \#{inspect({Nx.to_number(value), Nx.to_flat_list(gradient)})}")
+      try do
+        Nx.Defn.jit(fn x -> SelectiveScan.scan(x, x, a, x, x, backend: :cpu) end).(x)
+      rescue
+        error in ExPhil.Native.Error -> IO.puts("forced: \#{error.kind}")
+      end
+      """
+
+      words = in_a_beam_of_its_own(ebin, script, packages)
+      # y is x times the sum of cubes so far.
+      for name <- ~w(auto nx), do: assert(words =~ "#{name}: [[[1.0], [18.0], [108.0]]]")
+      assert words =~ "reason: the native library is not loaded"
+      assert words =~ "defn: {127.0, [19.0, 69.0, 117.0]}"
+      assert words =~ "forced: unavailable"
+      assert length(String.split(words, "selective scan: nx in place of cpu")) == 2
+    end
   end
 
-  defp in_a_beam_of_its_own(ebin, script) do
-    {words, 0} = System.cmd("elixir", ["-pa", ebin, "-e", script], stderr_to_stdout: true)
+  defp in_a_beam_of_its_own(ebin, script, more \\ []) do
+    paths = for path <- [ebin | more], do: ["-pa", path]
+    {words, 0} = System.cmd("elixir", List.flatten(paths) ++ ["-e", script], stderr_to_stdout: true)
     words
   end
 end
