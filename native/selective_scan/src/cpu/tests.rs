@@ -1,7 +1,7 @@
 //! What only the inside of the backend can show: every instruction set of this machine, and the coefficients alone.
 
 use num_complex::Complex64;
-use pulp::{NullaryFnOnce, Simd};
+use pulp::NullaryFnOnce;
 
 use super::vector::{ComplexLanes, Isa, Lanes, Real, Vector, VectorField};
 use super::{Backward, Forward, dispatch_on};
