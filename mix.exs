@@ -34,7 +34,10 @@ defmodule ExPhil.Native.MixProject do
   defp hex_deps do
     [
       {:nx, "~> 0.7", optional: true},
+      {:axon, "~> 0.8", optional: true},
+      {:exla, "~> 0.10", optional: true},
       {:telemetry, "~> 1.0", optional: true},
+      {:benchee, "~> 1.3", only: :dev, runtime: false},
       {:ex_doc, "~> 0.31", only: :dev, runtime: false}
     ]
   end

@@ -3,11 +3,15 @@ Code.require_file("support/scans.exs", __DIR__)
 alias ExPhil.Native.SelectiveScan
 
 here? = &if(&1, do: "here", else: "not here, its tests are left out")
-IO.puts("CUDA device: #{here?.(SelectiveScan.cuda_available?())}; Nx: #{here?.(Code.ensure_loaded?(Nx))}")
+packages = for module <- [Nx, Axon, EXLA], do: "#{inspect(module)}: #{here?.(Code.ensure_loaded?(module))}"
+IO.puts(Enum.join(["CUDA device: #{here?.(SelectiveScan.cuda_available?())}" | packages], "\n"))
 
 excluded = [
   cuda: not SelectiveScan.cuda_available?(),
+  nx: not Code.ensure_loaded?(Nx),
+  no_nx: Code.ensure_loaded?(Nx),
   no_cuda: SelectiveScan.cuda_available?(),
+  slow: System.get_env("EXPHIL_SLOW") != "1",
   proc: not File.exists?("/proc/self/status")
 ]
 

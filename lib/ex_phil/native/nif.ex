@@ -35,9 +35,13 @@ defmodule ExPhil.Native.Nif do
   @doc "`:ok`, or the error that every native function answers with."
   def loaded, do: :persistent_term.get(@load_error, :ok)
 
-  def forward_cpu(_form, _tensors, _options, _with_state), do: loaded()
-  def forward_cpu_dirty(_form, _tensors, _options, _with_state), do: loaded()
-  def forward_cuda(_ordinal, _form, _tensors, _options, _with_state), do: loaded()
+  def check(_form, _tensors, _options), do: loaded()
+  def forward_cpu(_form, _tensors, _options, _wanted), do: loaded()
+  def forward_cpu_dirty(_form, _tensors, _options, _wanted), do: loaded()
+  def forward_cuda(_ordinal, _form, _tensors, _options, _wanted), do: loaded()
+  def backward_cpu(_dy, _tensors, _options), do: loaded()
+  def backward_cpu_dirty(_dy, _tensors, _options), do: loaded()
+  def backward_cuda(_ordinal, _dy, _tensors, _options), do: loaded()
   def cuda_devices, do: loaded()
   def cpu_instruction_set, do: loaded()
   def safetensors_layout(_file), do: loaded()

@@ -1,6 +1,7 @@
 defmodule ExPhil.Native.SelectiveScan do
   @moduledoc """
-  The selective scan of Mamba as one native operation: discretization, recurrence, skip connection and gate, fused.
+  The selective scan of Mamba as one native operation: discretization, recurrence, skip connection and gate, fused;
+  with its gradients (`backward/7`) and frame by frame (`step/7`).
 
   For every sequence of the batch, every channel $d$ and every state $n$, frame by frame,
 
@@ -27,31 +28,112 @@ defmodule ExPhil.Native.SelectiveScan do
 
   ## Options
 
-  | option | | default |
-  |---|---|---|
-  | `:method` | the discretization: `:zoh` (Mamba's), `:zoh_exact`, `:foh`, `:bilinear`, `:poly`, `:highorder`, `:rk4` | `:zoh` |
-  | `:coefficients` | `:exact` closed forms, or `:taylor`, the series cut after four terms, for models trained with it | `:exact` |
-  | `:bidirectional` | the mean of a scan from each end | true for `:poly`, else false |
-  | `:reverse` | scan from the last frame to the first | `false` |
-  | `:d` | skip connection, `{dim}`, of the type of `a` | none |
-  | `:z` | gate, shape and type of `x` | none |
-  | `:dt_bias` | added to `dt`, `{dim}`, of the type of `a` | none |
-  | `:dt_softplus` | whether `dt` then passes through `log(1 + e^dt)` | `false` |
-  | `:dt_limit` | `{min, max}` of `dt` after that, numbers, `:infinity` or `:neg_infinity` | none |
-  | `:initial_state` | the state before the first frame, shape and type of `final_state` | zero |
-  | `:seq_idx` | `s32` `{batch, seq}`: the state starts at zero where the index changes, and a frame whose index is negative gives zero and leaves the state | none |
-  | `:backend` | `:auto`, `:cpu`, `:cuda`, `{:cuda, ordinal}` or `:nx` | `EXPHIL_SCAN_BACKEND`, else `:auto` |
+  Where there is no default, `nil` is as good as leaving the option out. An unknown option is an error.
 
-  The scan itself runs in `f32`, in `f64` where `x` is `f64`. Formulas: Gu and Dao, *Mamba* (2023), for `:zoh`; the
-  closed forms of the others are the φ-functions of exponential integrators.
+    * `:method` - the discretization: `:zoh`, `:zoh_exact`, `:foh`, `:bilinear`, `:poly`, `:highorder` or `:rk4`; next
+      section. Default `:zoh`. Error: any other term; no method stands in for another.
+
+    * `:coefficients` - `:exact`, the closed forms, or `:taylor`, the gains cut after four terms of their series, for
+      models that were trained with them. Default `:exact`. Error: `:taylor` for a method other than `:foh`, `:poly`
+      and `:highorder`, which have no such series. The cut series are those of the VisionMamba implementation; they
+      are 10% off at |AΔ| near 2 and change sign soon after (`mix selective_scan.verify` prints where).
+
+    * `:bidirectional` - a boolean: the mean of a scan from each end, in one call; the final state is that of the scan
+      from the beginning. Default: true for `:poly`, which is defined so in VisionMamba, else false. Error: no boolean;
+      true in a step.
+
+    * `:reverse` - a boolean: scan from the last frame to the first, without turning tensors round; the final state is
+      then the one after the first frame. Default `false`. Error: no boolean; true in a step.
+
+    * `:d` - the skip connection, `{dim}`, type of `a`: `d * x` is added to `y`. Default: none. Error: another shape or
+      type. As `D` in mamba_ssm.
+
+    * `:z` - the gate, shape and type of `x`: `y` is multiplied by `silu(z)`, after the skip connection. Default: none.
+      Error: another shape or type. As `z` in mamba_ssm.
+
+    * `:dt_bias` - `{dim}`, type of `a`: added to `dt`, first of all. Default: none. Error: another shape or type. As
+      `delta_bias` in mamba_ssm.
+
+    * `:dt_softplus` - a boolean: whether `dt` then passes through `log(1 + e^dt)`, the identity above 20 as in mamba_ssm.
+      Default `false`. Error: no boolean.
+
+    * `:dt_limit` - `{min, max}`, numbers, `:infinity` or `:neg_infinity`, that `dt` is then brought between, as in
+      Mamba-2. Where the limit holds, no gradient passes. Default: none. Error: anything else, or `min` above `max`.
+
+    * `:initial_state` - the state before the first frame, `{batch, dim, state}`, `{batch, dim, state, 2}` where `a` is
+      complex, type of `a`. Default: zero. Error: another shape or type; given to a step, whose state is an argument.
+
+    * `:seq_idx` - `s32` `{batch, seq}`: sequences of different lengths share a row. The state starts at zero where the
+      index changes; a frame whose index is negative gives zero and leaves the state. Default: none. Error: another
+      shape or type; given to a step. As `seq_idx` in Mamba-2.
+
+    * `:backend` - `:auto`, `:cpu`, `:cuda`, `{:cuda, ordinal}` or `:nx`; see below. Default: what the environment
+      variable `EXPHIL_SCAN_BACKEND` says, else `:auto`. Error: any other term, or a backend that cannot run here.
+
+    * `:algorithm` - how the Nx backend scans: `:blelloch`, `:hillis_steele`, `:cumsum` or `:sequential`; see below.
+      Default `:blelloch`. Error: any other term. The native backends have one algorithm each, and do not ask.
+
+  And for `backward/7` alone:
+
+    * `:dfinal_state` - the gradient of the final state, shape and type of it. Default: zero. Error: another shape or
+      type.
+
+    * `:boundary_states` - what `scan_for_backward/6` returned for the same inputs and options. Default: `nil`, they are
+      computed again. Error: another shape or type than the call would hand over.
+
+  ## Methods
+
+  With $z = AΔ$, φ1 = (e^z - 1)/z, φ2 = (φ1 - 1)/z, φ3 = (φ2 - 1/2)/z, and real or complex $A$:
+
+  | `:method` | decay a | gain g | from |
+  |---|---|---|---|
+  | `:zoh` | e^z | Δ | Gu and Dao, *Mamba* (2023): zero-order hold with B̄ simplified to ΔB, as mamba_ssm computes it |
+  | `:zoh_exact` | e^z | Δφ1 | the same without the simplification (equation 4 there) |
+  | `:foh` | e^z | Δ²φ2 | first-order hold |
+  | `:bilinear` | (1 + z/2)/(1 - z/2) | Δ/(1 - z/2) | Tustin's transform, as in Gu, Goel and Ré, *S4* (2021) |
+  | `:poly` | e^z | Δφ1 + ½Δ²φ2 | VisionMamba's polynomial interpolation |
+  | `:highorder` | e^z | Δφ1 + Δ²φ2 + ½Δ³φ3 | VisionMamba's higher-order hold |
+  | `:rk4` | e^z | Δ(1 + z/2 + z²/6 + z³/24) | the classical Runge-Kutta method's gain |
+
+  The φ-functions are those of Hochbruck and Ostermann, *Exponential integrators* (2010). Where $A$ is complex,
+  $y = 2 Re Σ_n C h$, as in mamba_ssm.
+
+  The scan itself runs in `f32`, in `f64` where `x` is `f64`. The same call gives the same bits on the same device,
+  forward and backward, however many threads there are.
 
   ## Backends
 
   `:auto` takes CUDA where there is a device and the call is worth the transfer, else the CPU. What fails on the GPU
-  in an `:auto` call is computed on the CPU, and that is announced: by the telemetry event
+  in an `:auto` call is computed on the CPU, and what should run in the native library is computed in Nx where the
+  library could not be loaded and Nx is there. Both are announced: by the telemetry event
   `[:exphil_native, :selective_scan, :fallback]` with `%{from: :cuda, to: :cpu, reason: text}`, where `:telemetry` is
   loaded, and by one warning. A backend that was asked for, by option or by the environment variable
   `EXPHIL_SCAN_BACKEND` (`auto`, `cpu`, `cuda`, `cuda:1`, `nx`), is the only one that runs.
+
+  `:nx` is the same operation written in Nx, for whatever compiler and backend Nx has. It keeps all states of all
+  frames, {batch, seq, dim, state} three times over, where the native backends never do. For L frames:
+
+  | `:algorithm` | multiplications a state | depth | memory beside that |
+  |---|---|---|---|
+  | `:blelloch` | 3L, work-efficient | 2 log L | twice as much, halved from level to level |
+  | `:hillis_steele` | 2L log L | log L | twice as much |
+  | `:cumsum` | 48L | 4 + 2 log(L/16) | sixteen times as much |
+  | `:sequential` | L | L, a `while` | none |
+
+  Its gradient is a scan from the other end by the same algorithm, and has gradients itself.
+
+  ## In defn
+
+  `scan/6`, `scan_with_state/6`, `step/7` and `backward/7` can be called in `defn`, with every option. Types and shapes
+  are checked when the function is traced. `grad` and `value_and_grad` are those of the native backward pass, for every
+  tensor that was given, the initial state included, and through `y` and the final state. Vectorized tensors are one
+  scan: their axes join the batch or, where parameters have them too, the channels.
+
+  In the expression, the scan is an `Nx.block`. Nx's evaluator runs it in the native library on the host. EXLA runs it
+  as an XLA custom call where its handlers are there, and otherwise calls the host. The gradient of the native scan has
+  no gradient; asking for one raises an error that says so. With `backend: :nx`, and where there is no native library,
+  the expression is the scan written in Nx. The backend is chosen when the function is traced, of the native ones when
+  it runs.
 
   ## Errors
 
@@ -59,7 +141,8 @@ defmodule ExPhil.Native.SelectiveScan do
   came, before anything is computed. It raises `ExPhil.Native.Error` where the call is right and cannot run here.
   """
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Devices, Fallback, Options}
+  alias ExPhil.Native.SelectiveScan.{Backend, Call, Devices, Options}
+  import ExPhil.Native.SelectiveScan.Callable
 
   @typedoc "An `ExPhil.Native.Tensor` or, where Nx is there, an `Nx.Tensor`."
   @type tensor :: Tensor.t() | struct
@@ -101,8 +184,8 @@ defmodule ExPhil.Native.SelectiveScan do
       ** (ArgumentError) expected reverse to be a boolean, got: :yes
   """
   @spec scan(tensor, tensor, tensor, tensor, tensor, keyword) :: tensor
-  def scan(x, dt, a, b, c, opts \\ []) do
-    {y, nil} = forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), false)
+  defcallable scan(x, dt, a, b, c, opts \\ []) do
+    {y, nil, nil} = Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :y)
     y
   end
 
@@ -122,8 +205,94 @@ defmodule ExPhil.Native.SelectiveScan do
       #ExPhil.Native.Tensor<f32[1][2][1] [[[3.0], [4.0]]]>
   """
   @spec scan_with_state(tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor}
-  def scan_with_state(x, dt, a, b, c, opts \\ []) do
-    forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), true)
+  defcallable scan_with_state(x, dt, a, b, c, opts \\ []) do
+    {y, final_state, nil} = Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :final_state)
+    {y, final_state}
+  end
+
+  @doc """
+  Scans whole sequences as a part of training: `{y, final_state, boundary_states}`. With `boundary_states`, `backward/7`
+  need not compute the states again that it starts from.
+
+  `boundary_states` is a tensor of the type of `a` and of shape `{directions, batch, chunks, dim, state}`, with the
+  trailing 2 of a complex `a`: the states before every chunk of frames, for each direction that is scanned. It takes a
+  twenty-fourth of `x`, `dt` and `dy` in long sequences. It is good for `backward/7` over the same inputs and options,
+  and for nothing else. On a CUDA device it is `nil`: the device computes these states again in less time than they
+  would take over the bus, and `backward/7` does so where it is given `nil`.
+
+  ## Examples
+
+      iex> alias ExPhil.Native.{SelectiveScan, Tensor}
+      iex> x = dt = b = c = Tensor.from_list([[[1.0], [1.0]]])
+      iex> a = Tensor.from_list([[0.0]])
+      iex> {_y, _state, boundary_states} = SelectiveScan.scan_for_backward(x, dt, a, b, c, backend: :cpu)
+      iex> gradients =
+      ...>   SelectiveScan.backward(Tensor.from_list([[[1.0], [1.0]]]), x, dt, a, b, c,
+      ...>     boundary_states: boundary_states
+      ...>   )
+      iex> gradients.x
+      #ExPhil.Native.Tensor<f32[1][2][1] [[[2.0], [1.0]]]>
+  """
+  @spec scan_for_backward(tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor, tensor | nil}
+  defcallable scan_for_backward(x, dt, a, b, c, opts \\ []) do
+    Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :boundary_states)
+  end
+
+  @doc """
+  The gradients of `sum(y * dy) + sum(final_state * dfinal_state)`, where `dy` is the gradient of the loss with respect
+  to `y`, of its shape and type: a map with `:x`, `:dt`, `:a`, `:b` and `:c`, and with `:d`, `:z`, `:dt_bias` and
+  `:initial_state` where they are given. Each gradient has the shape and the type of what it belongs to; that of `dt` is
+  with respect to `dt` as it was given, before bias, softplus and limit. Complex gradients are dL/dRe + i dL/dIm, as in
+  PyTorch.
+
+  Options are those of the scan, with `:dfinal_state` and `:boundary_states` beside them. Every method, layout and type
+  of the scan has gradients. States are computed again, chunk by chunk; no tensor of {batch, seq, dim, state} is ever
+  made, and the same call gives the same bits.
+
+  ## Examples
+
+  With $A = 0$ and ones elsewhere, $y_1 = x_1$ and $y_2 = x_1 + x_2$, so that $x_1$ counts twice:
+
+      iex> alias ExPhil.Native.{SelectiveScan, Tensor}
+      iex> x = dt = b = c = dy = Tensor.from_list([[[1.0], [1.0]]])
+      iex> gradients = SelectiveScan.backward(dy, x, dt, Tensor.from_list([[0.0]]), b, c)
+      iex> Map.keys(gradients)
+      [:a, :b, :c, :dt, :x]
+      iex> gradients.x
+      #ExPhil.Native.Tensor<f32[1][2][1] [[[2.0], [1.0]]]>
+      iex> gradients.c
+      #ExPhil.Native.Tensor<f32[1][2][1] [[[1.0], [2.0]]]>
+      iex> gradients.a
+      #ExPhil.Native.Tensor<f32[1][1] [[1.0]]>
+
+  What flows in from the state after the last frame, and out to the one before the first:
+
+      iex> alias ExPhil.Native.{SelectiveScan, Tensor}
+      iex> x = dt = b = c = Tensor.from_list([[[1.0], [1.0]]])
+      iex> state = Tensor.from_list([[[5.0]]])
+      iex> gradients =
+      ...>   SelectiveScan.backward(Tensor.zeros({1, 2, 1}), x, dt, Tensor.from_list([[0.0]]), b, c,
+      ...>     initial_state: state,
+      ...>     dfinal_state: Tensor.from_list([[[3.0]]])
+      ...>   )
+      iex> gradients.initial_state
+      #ExPhil.Native.Tensor<f32[1][1][1] [[[3.0]]]>
+
+  ## Error cases
+
+      iex> alias ExPhil.Native.{SelectiveScan, Tensor}
+      iex> x = dt = b = c = Tensor.zeros({1, 3, 1})
+      iex> SelectiveScan.backward(Tensor.zeros({1, 2, 1}), x, dt, Tensor.zeros({1, 1}), b, c)
+      ** (ArgumentError) expected dy to have shape {1, 3, 1}, got: {1, 2, 1}
+
+      iex> alias ExPhil.Native.{SelectiveScan, Tensor}
+      iex> x = dt = b = c = dy = Tensor.zeros({1, 3, 1})
+      iex> SelectiveScan.backward(dy, x, dt, Tensor.zeros({1, 1}), b, c, dfinal_state: Tensor.zeros({1, 1}))
+      ** (ArgumentError) expected dfinal_state to have shape {1, 1, 1}, got: {1, 1}
+  """
+  @spec backward(tensor, tensor, tensor, tensor, tensor, tensor, keyword) :: %{atom => tensor}
+  defcallable backward(dy, x, dt, a, b, c, opts \\ []) do
+    Call.backward(dy, {x, dt, a, b, c}, Options.read!(opts, :backward))
   end
 
   @doc """
@@ -145,9 +314,10 @@ defmodule ExPhil.Native.SelectiveScan do
       #ExPhil.Native.Tensor<f32[1][1] [[2.0]]>
   """
   @spec step(tensor, tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor}
-  def step(state, x, dt, a, b, c, opts \\ []) do
-    options = Options.read!(opts, :step)
-    forward(:step, {x, dt, a, b, c}, %{options | initial_state: Tensor.cast!(state, :state)}, true)
+  defcallable step(state, x, dt, a, b, c, opts \\ []) do
+    options = %{Options.read!(opts, :step) | initial_state: Tensor.given!(state, :state)}
+    {y, state, nil} = Call.forward(:step, {x, dt, a, b, c}, options, :final_state)
+    {y, state}
   end
 
   @doc """
@@ -205,7 +375,8 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
-  Which backend a call with these arguments takes, and why: `{:cpu | {:cuda, ordinal}, reason}`. Nothing is computed.
+  Which backend a scan of these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`. Nothing is
+  computed. The backward pass, which is longer, is worth a transfer sooner.
   Raises where the backend that was asked for cannot run.
 
   ## Examples
@@ -217,58 +388,6 @@ defmodule ExPhil.Native.SelectiveScan do
   """
   @spec backend_for(tensor, tensor, tensor, tensor, tensor, keyword) :: {Backend.t(), String.t()}
   def backend_for(x, dt, a, b, c, opts \\ []) do
-    {x, _dt, a, _b, _c} = cast!({x, dt, a, b, c})
-    Backend.explain(Options.read!(opts, :scan), x, a)
+    Call.backend({x, dt, a, b, c}, Options.read!(opts, :scan))
   end
-
-  defp forward(form, given, options, with_state?) do
-    {x, _dt, a, _b, _c} = tensors = cast!(given)
-
-    case Backend.choose(options, x, a) do
-      {:cpu, _} -> cpu(form, tensors, options, with_state?)
-      {{:cuda, ordinal}, may_fall_back} -> cuda(ordinal, may_fall_back, form, tensors, options, with_state?)
-    end
-    |> results(x, a, given)
-  end
-
-  defp cast!({x, dt, a, b, c}) do
-    {Tensor.cast!(x, :x), Tensor.cast!(dt, :dt), Tensor.cast!(a, :a), Tensor.cast!(b, :b), Tensor.cast!(c, :c)}
-  end
-
-  defp cpu(form, {x, _, a, _, _} = tensors, options, with_state?) do
-    if Cost.short?(Cost.work(x, a, options)) do
-      Nif.forward_cpu(form, tensors, options, with_state?)
-    else
-      Nif.forward_cpu_dirty(form, tensors, options, with_state?)
-    end
-  end
-
-  defp cuda(ordinal, may_fall_back, form, tensors, options, with_state?) do
-    case Nif.forward_cuda(ordinal, form, tensors, options, with_state?) do
-      {:error, {kind, reason}} when may_fall_back == :chosen and kind != :invalid_argument ->
-        Fallback.announce(:cuda, :cpu, reason)
-        cpu(form, tensors, options, with_state?)
-
-      answer ->
-        answer
-    end
-  end
-
-  defp results({:error, reason}, _x, _a, _given), do: Error.raise!(reason)
-
-  defp results({:ok, y, state}, x, a, {given_x, _, given_a, _, _}) do
-    {like(%{x | data: y}, given_x, given_x), state && like(state_tensor(state, x, a), given_x, given_a)}
-  end
-
-  # {batch, dim, state} and its type follow from {dim, state} and the type of a.
-  defp state_tensor(state, x, a) do
-    %Tensor{type: a.type, shape: Tuple.insert_at(a.shape, 0, elem(x.shape, 0)), data: state}
-  end
-
-  # A result is one of Nx where x was, and complex where its model was.
-  if Code.ensure_loaded?(Nx) do
-    defp like(result, %Nx.Tensor{}, %{type: {class, _}}), do: Tensor.to_nx(result, complex: class == :c)
-  end
-
-  defp like(result, _x, _model), do: result
 end

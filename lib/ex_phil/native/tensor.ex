@@ -227,6 +227,15 @@ defmodule ExPhil.Native.Tensor do
     raise ArgumentError, "expected #{name} to be an ExPhil.Native.Tensor or an Nx.Tensor, got: #{inspect(other)}"
   end
 
+  # What a caller gave as `name`, as it is.
+  @doc false
+  @spec given!(term, atom) :: t | struct
+  if Code.ensure_loaded?(Nx) do
+    def given!(%Nx.Tensor{} = tensor, _name), do: tensor
+  end
+
+  def given!(other, name), do: cast!(other, name)
+
   # `f32` for `{:f, 32}`.
   @doc false
   @spec type_name(type) :: String.t()

@@ -348,19 +348,35 @@ impl Problem {
 
     /// Checks what flows into the backward pass.
     pub fn check_gradients(&self, gradients: &OutputGradients<Spec<'_>>) -> Result<(), Error> {
-        for (name, spec) in gradients.iter() {
+        for (name, &spec) in gradients.iter() {
             let (element, shape) = match name {
                 "dy" => (self.element, vec![self.batch, self.seq, self.dim]),
                 _ => (self.element.state_type(), self.state_shape()),
             };
-            if spec.element != element {
-                let expected = format!("have type {element} where x has type {}", self.element);
-                return Err(Error::invalid(name, expected, spec.element));
-            }
-            if *spec.shape != shape {
-                let expected = format!("have shape {}", Shape(&shape));
-                return Err(Error::invalid(name, expected, Shape(spec.shape)));
-            }
+            self.check_tensor(name, spec, element, &shape)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the states that the forward pass has handed over to the backward pass.
+    pub fn check_boundary_states(&self, spec: Spec<'_>) -> Result<(), Error> {
+        self.check_tensor("boundary_states", spec, self.element.state_type(), &self.boundary_shape())
+    }
+
+    fn check_tensor(
+        &self,
+        name: &'static str,
+        spec: Spec<'_>,
+        element: ElementType,
+        shape: &[usize],
+    ) -> Result<(), Error> {
+        if spec.element != element {
+            let expected = format!("have type {element} where x has type {}", self.element);
+            return Err(Error::invalid(name, expected, spec.element));
+        }
+        if spec.shape != shape {
+            let expected = format!("have shape {}", Shape(shape));
+            return Err(Error::invalid(name, expected, Shape(spec.shape)));
         }
         Ok(())
     }
@@ -371,10 +387,12 @@ impl Problem {
     }
 
     /// Frames between the states that the backward pass starts from on the CPU. The longer, the less memory they
-    /// take, and the more of it the states within a chunk: here they take a twenty-fourth of x, dt and dy together.
+    /// take, and the more of it a chunk: here they, and λ of a second direction, take a twenty-fourth of x, dt and dy
+    /// together.
     pub fn chunk(&self) -> usize {
         let state = self.state * self.components() * self.element.state_type().size();
-        (8 * self.directions() * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
+        let sets = if self.bidirectional { 3 } else { 1 };
+        (8 * sets * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
     }
 
     const fn directions(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use rustler::OwnedBinary;
 use selective_scan::cuda::{self, Device};
-use selective_scan::{Error, Inputs, Outputs, Problem, cpu};
+use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem, cpu};
 
 use crate::memory::{Pinned, ResultMemory, on_the_beam};
 
@@ -20,6 +20,24 @@ pub trait Backend {
         problem: &Problem,
         inputs: Inputs<&[u8]>,
         outputs: Outputs<&mut [u8]>,
+    ) -> Result<(), Error>;
+
+    /// The same, and the states at the boundaries of chunks where the backward pass is faster with them.
+    fn forward_for_backward(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        outputs: Outputs<&mut [u8]>,
+    ) -> Result<Option<Self::Memory>, Error>;
+
+    /// Writes every byte of the gradients, or fails.
+    fn backward(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        boundary_states: Option<&[u8]>,
+        upstream: OutputGradients<&[u8]>,
+        gradients: Gradients<&mut [u8]>,
     ) -> Result<(), Error>;
 }
 
@@ -40,6 +58,31 @@ impl Backend for Cpu {
         outputs: Outputs<&mut [u8]>,
     ) -> Result<(), Error> {
         cpu::forward(problem, inputs, outputs)
+    }
+
+    fn forward_for_backward(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        outputs: Outputs<&mut [u8]>,
+    ) -> Result<Option<OwnedBinary>, Error> {
+        let mut boundary_states = self.allocate(problem.bytes("boundary_states"))?;
+        cpu::forward_for_backward(problem, inputs, outputs, &mut boundary_states)?;
+        Ok(Some(boundary_states))
+    }
+
+    fn backward(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        boundary_states: Option<&[u8]>,
+        upstream: OutputGradients<&[u8]>,
+        gradients: Gradients<&mut [u8]>,
+    ) -> Result<(), Error> {
+        match boundary_states {
+            Some(states) => cpu::backward_from(problem, inputs, states, upstream, gradients),
+            None => cpu::backward(problem, inputs, upstream, gradients),
+        }
     }
 }
 
@@ -66,5 +109,27 @@ impl Backend for Cuda {
         outputs: Outputs<&mut [u8]>,
     ) -> Result<(), Error> {
         self.0.forward(problem, inputs, outputs)
+    }
+
+    /// Boundary states would cross the bus twice: the device computes them again in less time.
+    fn forward_for_backward(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        outputs: Outputs<&mut [u8]>,
+    ) -> Result<Option<Pinned>, Error> {
+        self.forward(problem, inputs, outputs)?;
+        Ok(None)
+    }
+
+    fn backward(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        _boundary_states: Option<&[u8]>,
+        upstream: OutputGradients<&[u8]>,
+        gradients: Gradients<&mut [u8]>,
+    ) -> Result<(), Error> {
+        self.0.backward(problem, inputs, upstream, gradients)
     }
 }

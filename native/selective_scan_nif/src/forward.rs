@@ -1,17 +1,22 @@
-//! The forward scan and the single step: `{:ok, y, final_state | nil}`.
+//! The forward scan and the single step: `{:ok, y, final_state | nil, {shape, boundary_states} | nil}`.
 
-use std::time::Instant;
-
-use rustler::schedule::consume_timeslice;
-use rustler::{Atom, Encoder, Env, Term};
+use rustler::{Atom, Encoder, Env, NifUnitEnum, Term};
 use selective_scan::{Error, Outputs};
 
 use crate::backend::{Backend, Cpu, Cuda};
 use crate::memory::ResultMemory;
-use crate::reply::reply;
+use crate::reply::{reply, reply_in_slice};
 use crate::request::Request;
 
-rustler::atoms! { nil, ok }
+rustler::atoms! { ok }
+
+/// How much of the results is wanted; each with those before it.
+#[derive(PartialEq, PartialOrd, NifUnitEnum)]
+enum Wanted {
+    Y,
+    FinalState,
+    BoundaryStates,
+}
 
 /// On a normal scheduler: for calls shorter than about 100 µs.
 #[rustler::nif]
@@ -20,15 +25,9 @@ fn forward_cpu<'a>(
     form: Atom,
     tensors: Term<'a>,
     options: Term<'a>,
-    with_state: bool,
+    wanted: Wanted,
 ) -> Term<'a> {
-    let started = Instant::now();
-    let answer =
-        reply(env, || forward(env, Request::decode(form, tensors, options)?, with_state, || Ok(Cpu)));
-    // A time slice is a millisecond. Whoever makes many short calls yields as often as others do.
-    let percent = started.elapsed().as_micros() / 10;
-    consume_timeslice(env, percent.clamp(1, 100) as i32);
-    answer
+    reply_in_slice(env, || forward(env, Request::decode(form, tensors, options)?, wanted, || Ok(Cpu)))
 }
 
 /// On a dirty scheduler: for calls of any length.
@@ -38,9 +37,9 @@ fn forward_cpu_dirty<'a>(
     form: Atom,
     tensors: Term<'a>,
     options: Term<'a>,
-    with_state: bool,
+    wanted: Wanted,
 ) -> Term<'a> {
-    reply(env, || forward(env, Request::decode(form, tensors, options)?, with_state, || Ok(Cpu)))
+    reply(env, || forward(env, Request::decode(form, tensors, options)?, wanted, || Ok(Cpu)))
 }
 
 /// On a CUDA device; the scheduler waits for it.
@@ -51,23 +50,31 @@ fn forward_cuda<'a>(
     form: Atom,
     tensors: Term<'a>,
     options: Term<'a>,
-    with_state: bool,
+    wanted: Wanted,
 ) -> Term<'a> {
-    reply(env, || forward(env, Request::decode(form, tensors, options)?, with_state, || Cuda::find(ordinal)))
+    reply(env, || forward(env, Request::decode(form, tensors, options)?, wanted, || Cuda::find(ordinal)))
 }
 
 /// The backend is looked for when the request has turned out to make sense.
 fn forward<'a, B: Backend>(
     env: Env<'a>,
     Request { problem, inputs }: Request<'a>,
-    with_state: bool,
+    wanted: Wanted,
     backend: impl FnOnce() -> Result<B, Error>,
 ) -> Result<Term<'a>, Error> {
     let backend = backend()?;
-    let final_state = with_state.then(|| backend.allocate(problem.bytes("final_state")));
-    let mut outputs =
+    let final_state = (wanted >= Wanted::FinalState).then(|| backend.allocate(problem.bytes("final_state")));
+    let mut results =
         Outputs { y: backend.allocate(problem.bytes("y"))?, final_state: final_state.transpose()? };
-    backend.forward(&problem, inputs, outputs.as_mut().map(|_, memory| &mut **memory))?;
-    let Outputs { y, final_state } = outputs.map(|_, memory| memory.into_term(env));
-    Ok((ok(), y, final_state.unwrap_or_else(|| nil().to_term(env))).encode(env))
+    let outputs = results.as_mut().map(|_, memory| &mut **memory);
+    let boundary_states = match wanted {
+        Wanted::BoundaryStates => backend.forward_for_backward(&problem, inputs, outputs)?,
+        Wanted::Y | Wanted::FinalState => {
+            backend.forward(&problem, inputs, outputs)?;
+            None
+        }
+    };
+    let Outputs { y, final_state } = results.map(|_, memory| memory.into_term(env));
+    let boundary_states = boundary_states.map(|memory| (problem.boundary_shape(), memory.into_term(env)));
+    Ok((ok(), y, final_state, boundary_states).encode(env))
 }

@@ -2,6 +2,8 @@
 //! What a request means, and whether it makes sense, is decided in `selective_scan::Problem`.
 
 mod backend;
+mod backward;
+mod check;
 mod forward;
 mod machine;
 mod memory;

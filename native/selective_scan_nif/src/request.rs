@@ -1,13 +1,13 @@
-//! A call as Elixir makes it: five tensors and the struct of options.
+//! A call as Elixir makes it: five tensors, for the backward pass dy before them, and the struct of options.
 
 use rustler::{Atom, Decoder, Term};
-use selective_scan::{Error, Inputs, Options, Problem, Spec};
+use selective_scan::{Error, Inputs, Options, OutputGradients, Problem, Spec};
 
 use crate::tensor::Tensor;
 
 rustler::atoms! {
-    bidirectional, coefficients, d, dt_bias, dt_limit, dt_softplus, infinity, initial_state, method, neg_infinity,
-    nil, reverse, scan, seq_idx, z
+    bidirectional, boundary_states, coefficients, d, dfinal_state, dt_bias, dt_limit, dt_softplus, infinity,
+    initial_state, method, neg_infinity, nil, reverse, scan, seq_idx, z
 }
 
 /// A checked call. The lengths of the bytes are for the backend to check.
@@ -62,6 +62,35 @@ impl<'a> Request<'a> {
         let specs = tensors.as_ref().map(|_, tensor| tensor.spec());
         let problem = check(&specs, &options)?;
         Ok(Self { problem, inputs: tensors.map(|_, tensor| tensor.bytes) })
+    }
+}
+
+/// A checked call of the backward pass.
+pub struct BackwardRequest<'a> {
+    pub forward: Request<'a>,
+    pub upstream: OutputGradients<&'a [u8]>,
+    pub boundary_states: Option<&'a [u8]>,
+}
+
+impl<'a> BackwardRequest<'a> {
+    /// Reads dy, `{x, dt, a, b, c}` and `%Options{}`.
+    pub fn decode(dy: Term<'a>, tensors: Term<'a>, options: Term<'a>) -> Result<Self, Error> {
+        let forward = Request::decode(scan(), tensors, options)?;
+        let fields = Fields(options);
+        let upstream = OutputGradients { dy, dfinal_state: fields.optional(dfinal_state())? };
+        let upstream = upstream.try_map(Tensor::decode)?;
+        forward.problem.check_gradients(&upstream.as_ref().map(|_, tensor| tensor.spec()))?;
+        let boundary_states = fields.optional(boundary_states())?;
+        let boundary_states =
+            boundary_states.map(|term| Tensor::decode("boundary_states", term)).transpose()?;
+        if let Some(states) = &boundary_states {
+            forward.problem.check_boundary_states(states.spec())?;
+        }
+        Ok(Self {
+            forward,
+            upstream: upstream.map(|_, tensor| tensor.bytes),
+            boundary_states: boundary_states.map(|tensor| tensor.bytes),
+        })
     }
 }
 

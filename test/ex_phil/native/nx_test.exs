@@ -63,6 +63,67 @@ if Code.ensure_loaded?(Nx) do
       assert Nx.all_close(step_y, of_y[[.., 0]], rtol: 1.0e-5) |> Nx.to_number() == 1
     end
 
+    test "gradients and boundary states are of Nx, and complex where what they belong to is" do
+      parts = %{
+        a: complex_rates({6, 4}, {:f, 32}),
+        b: normal({2, 7, 4, 2}, {:f, 32}),
+        c: normal({6, 4, 2}, {:f, 32}),
+        initial_state: normal({2, 6, 4, 2}, {:f, 32}),
+        dfinal_state: normal({2, 6, 4, 2}, {:f, 32})
+      }
+
+      real = Map.put(random([]), :dfinal_state, normal({2, 6, 4}, {:f, 32}))
+
+      for {inputs, complex} <- [{real, []}, {Map.merge(real, parts), Map.keys(parts)}] do
+        of_nx = Map.new(inputs, fn {name, tensor} -> {name, Tensor.to_nx(tensor, complex: name in complex)} end)
+
+        [ours, theirs] =
+          for inputs <- [inputs, of_nx] do
+            opts = Keyword.new(Map.take(inputs, [:d, :z, :dt_bias, :initial_state])) ++ [method: :poly]
+            {y, state, boundary_states} = apply(SelectiveScan, :scan_for_backward, args(inputs) ++ [opts])
+            opts = [dfinal_state: inputs.dfinal_state, boundary_states: boundary_states] ++ opts
+            gradients = apply(SelectiveScan, :backward, [inputs.z | args(inputs)] ++ [opts])
+            Map.merge(gradients, %{y: y, state: state, boundary_states: boundary_states})
+          end
+
+        complex = if complex == [], do: [], else: [:state, :boundary_states | complex]
+        assert Map.keys(ours) == Map.keys(theirs)
+
+        for {name, tensor} <- ours, tensor != nil do
+          assert {name, theirs[name]} == {name, Tensor.to_nx(tensor, complex: name in complex)}
+        end
+      end
+    end
+
+    test "complex numbers where there are none are refused" do
+      inputs = Map.new(random(state: 2), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+
+      for name <- [:b, :c] do
+        # With its trailing 2 it would have the shape of two groups.
+        complex = Tensor.to_nx(normal({2, 7, 2, 2}, {:f, 32}), complex: true)
+        message = "expected #{name} to be real where a is real, got: numbers of type c64"
+
+        for call <- [
+              fn args -> apply(SelectiveScan, :scan, args) end,
+              fn args -> apply(SelectiveScan, :backward, [inputs.z | args]) end
+            ] do
+          assert_raise ArgumentError, message, fn -> call.(args(%{inputs | name => complex})) end
+        end
+      end
+
+      complex = Nx.complex(inputs.x, inputs.x)
+
+      assert_raise ArgumentError, ~r/expected x to have shape/, fn ->
+        apply(SelectiveScan, :scan, args(%{inputs | x: complex}))
+      end
+
+      a = Tensor.to_nx(complex_rates({6, 2}, {:f, 32}), complex: true)
+
+      assert_raise ArgumentError, ~r/expected b to have shape/, fn ->
+        apply(SelectiveScan, :scan, args(%{inputs | a: a}))
+      end
+    end
+
     test "x decides whether the results are of Nx" do
       inputs = random([])
       mixed = %{inputs | x: Tensor.to_nx(inputs.x)}

@@ -59,6 +59,43 @@ defmodule ExPhil.Native.SelectiveScanTest do
     end
   end
 
+  test "steps are the causal scan for every method, layout and type" do
+    for {method, coefficients} <- methods(),
+        type <- [{:f, 32}, {:f, 64}, {:bf, 16}, {:f, 16}],
+        inputs = random(type: type, seq: 5),
+        inputs <- [
+          inputs,
+          %{inputs | b: normal({2, 5, 3, 4}, type), c: normal({6, 4}, type)},
+          %{
+            inputs
+            | a: complex_rates({6, 4}, inputs.a.type),
+              b: normal({6, 4, 2}, type),
+              c: normal({2, 5, 4, 2}, type),
+              initial_state: normal({2, 6, 4, 2}, inputs.a.type)
+          }
+        ] do
+      own = [method: method, coefficients: coefficients, bidirectional: false, dt_softplus: true, d: inputs.d]
+      {y, last} = call(:scan_with_state, inputs, [initial_state: inputs.initial_state, z: inputs.z] ++ own)
+
+      {frames, state} =
+        Enum.map_reduce(0..4, inputs.initial_state, fn index, state ->
+          of_frame = fn tensor -> if elem(tensor.shape, 0) == 2, do: frame(tensor, index), else: tensor end
+          [x, dt, b, c, z] = for name <- [:x, :dt, :b, :c, :z], do: of_frame.(inputs[name])
+          SelectiveScan.step(state, x, dt, inputs.a, b, c, [z: z] ++ own)
+        end)
+
+      for {frame, wanted} <- Enum.zip(frames, frames(y)) do
+        assert distance(frame, wanted) < of_rounding(type), inspect({method, coefficients, type})
+      end
+
+      assert distance(state, last) < 2.0e-6
+    end
+  end
+
+  defp of_rounding({:bf, 16}), do: 1 / 256
+  defp of_rounding({:f, 16}), do: 1 / 2048
+  defp of_rounding(_), do: 2.0e-6
+
   test "a sequence cut in two, with the state handed over, is the whole" do
     inputs = random(batch: 1, seq: 8)
     {y, last} = call(:scan_with_state, inputs, initial_state: inputs.initial_state)

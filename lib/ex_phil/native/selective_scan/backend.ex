@@ -8,7 +8,7 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   @variable "EXPHIL_SCAN_BACKEND"
 
   @type preference :: :auto | :cpu | :nx | :cuda | {:cuda, non_neg_integer}
-  @type t :: :cpu | {:cuda, non_neg_integer}
+  @type t :: :cpu | :nx | {:cuda, non_neg_integer}
 
   @doc "A backend that can be asked for, or `ArgumentError` naming where it was asked for."
   @spec preference!(term, String.t()) :: preference | nil
@@ -36,37 +36,80 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   end
 
   @doc """
-  The backend of a call over `x` and `a`, and whether another may take its place if it fails. Raises where a backend
+  The backend of a `pass`, `:forward` or `:backward`, over `x` and `a`, and whether another may take its place if it fails. Raises where a backend
   was asked for that cannot run.
   """
-  @spec choose(struct, Tensor.t(), Tensor.t()) :: {t, :forced | :chosen}
-  def choose(options, x, a) do
-    case options.backend || from_environment() || :auto do
-      :cpu -> {:cpu, :forced}
-      :auto -> {automatic(options, x, a), :chosen}
+  @spec choose(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, :forced | :chosen}
+  def choose(pass, options, x, a) do
+    case asked_for(options) do
+      :cpu -> {cpu!(), :forced}
+      :auto -> {automatic(pass, options, x, a), :chosen}
       :cuda -> {{:cuda, first_device!()}, :forced}
       {:cuda, ordinal} -> {{:cuda, device!(ordinal)}, :forced}
-      :nx -> unavailable!("the nx backend cannot run: this version has no scan in Nx; use :auto, :cpu or :cuda")
+      :nx -> {nx!(), :forced}
     end
   end
+
+  @doc """
+  Whether a call in `defn` becomes the native operation, whose own backend is chosen where it runs, or a scan in Nx.
+  """
+  @spec in_defn(struct) :: :native | :nx
+  def in_defn(options) do
+    case {asked_for(options), Nif.loaded()} do
+      {:nx, _} -> :nx
+      {:auto, {:error, {_kind, reason}}} -> in_place_of_native(reason)
+      {_native, {:error, reason}} -> Error.raise!(reason)
+      {_native, :ok} -> :native
+    end
+  end
+
+  defp in_place_of_native(reason) do
+    Fallback.announce(:cpu, :nx, reason)
+    :nx
+  end
+
+  defp asked_for(options), do: options.backend || from_environment() || :auto
 
   @doc "The same choice, with its reason in words."
-  @spec explain(struct, Tensor.t(), Tensor.t()) :: {t, String.t()}
-  def explain(%{backend: option} = options, x, a) do
-    with {:error, reason} <- Nif.loaded(), do: Error.raise!(reason)
-
-    case choose(options, x, a) do
+  @spec explain(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, String.t()}
+  def explain(pass, %{backend: option} = options, x, a) do
+    case choose(pass, options, x, a) do
       {backend, :forced} when option != nil -> {backend, "asked for by backend: #{inspect(option)}"}
       {backend, :forced} -> {backend, "asked for by #{@variable}=#{System.get_env(@variable)}"}
-      {backend, :chosen} -> {backend, why(options, x, a)}
+      {backend, :chosen} -> {backend, why(pass, options, x, a)}
     end
   end
 
-  defp automatic(options, x, a) do
+  defp automatic(pass, options, x, a) do
+    case Nif.loaded() do
+      :ok -> cpu_or_cuda(pass, options, x, a)
+      {:error, {_kind, words} = reason} -> if nx?(), do: in_place_of_native(words), else: Error.raise!(reason)
+    end
+  end
+
+  defp cpu! do
+    with {:error, reason} <- Nif.loaded(), do: Error.raise!(reason)
+    :cpu
+  end
+
+  # Compiled with Nx, and it is still there.
+  defp nx?, do: Code.ensure_loaded?(ExPhil.Native.Defn.Call) and Code.ensure_loaded?(Nx)
+
+  defp nx! do
+    if not nx?() do
+      unavailable!(
+        "the nx backend cannot run: Nx is not among the dependencies; use :auto, :cpu or :cuda, or add Nx"
+      )
+    end
+
+    :nx
+  end
+
+  defp cpu_or_cuda(pass, options, x, a) do
     case Devices.all() do
       {:ok, [device | _]} ->
-        cpu = Cost.cpu(Cost.work(x, a, options))
-        if Cost.cuda(x) < cpu, do: {:cuda, device.ordinal}, else: :cpu
+        cpu = Cost.cpu(Cost.work(pass, x, a, options))
+        if Cost.cuda(pass, x) < cpu, do: {:cuda, device.ordinal}, else: :cpu
 
       # No driver is the ordinary state of most machines, one that does not work is not.
       {:error, {:failed, reason}} ->
@@ -78,11 +121,12 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     end
   end
 
-  defp why(options, x, a) do
+  defp why(pass, options, x, a) do
+    # Without the native library, this says why it is not there.
     case Devices.all() do
       {:ok, [device | _]} ->
-        times = "about #{Cost.cpu(Cost.work(x, a, options))} µs on the CPU, #{Cost.cuda(x)} µs on #{device.name}"
-        "#{times} with the transfers"
+        cpu = Cost.cpu(Cost.work(pass, x, a, options))
+        "about #{cpu} µs on the CPU, #{Cost.cuda(pass, x)} µs on #{device.name} with the transfers"
 
       {:ok, []} ->
         "there is no CUDA device"

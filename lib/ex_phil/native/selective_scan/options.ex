@@ -16,12 +16,29 @@ defmodule ExPhil.Native.SelectiveScan.Options do
             dt_bias: nil,
             initial_state: nil,
             seq_idx: nil,
-            backend: nil
+            dfinal_state: nil,
+            boundary_states: nil,
+            backend: nil,
+            algorithm: nil
 
-  @tensors [:d, :z, :dt_bias, :initial_state, :seq_idx]
-  @known [:method, :coefficients, :bidirectional, :reverse, :dt_softplus, :dt_limit, :backend | @tensors]
+  @of_backward [:dfinal_state, :boundary_states]
+  @algorithms [:blelloch, :hillis_steele, :cumsum, :sequential]
+  @tensors [:d, :z, :dt_bias, :initial_state, :seq_idx | @of_backward]
+  @backward [
+    :method,
+    :coefficients,
+    :bidirectional,
+    :reverse,
+    :dt_softplus,
+    :dt_limit,
+    :backend,
+    :algorithm | @tensors
+  ]
+  @scan @backward -- @of_backward
+  # The state of a step is an argument.
+  @step @scan -- [:initial_state]
 
-  @doc "Reads the options of a scan, `form` `:scan`, or of a step, `:step`, whose state is an argument."
+  @doc "Reads the options of a scan, `form` `:scan`, of a step, `:step`, or of a backward pass, `:backward`."
   def read!([], _form), do: %__MODULE__{}
 
   def read!(opts, form) do
@@ -39,18 +56,21 @@ defmodule ExPhil.Native.SelectiveScan.Options do
     %{read_each(rest, form) | known!(name, form) => value!(name, value)}
   end
 
-  defp known!(:initial_state, :step), do: unknown(:initial_state, :step)
-  defp known!(name, _form) when name in @known, do: name
-  defp known!(name, form), do: unknown(name, form)
+  defp known!(name, :scan) when name in @scan, do: name
+  defp known!(name, :step) when name in @step, do: name
+  defp known!(name, :backward) when name in @backward, do: name
 
-  defp unknown(name, form) do
-    known = if form == :step, do: @known -- [:initial_state], else: @known
-    names = known |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
+  defp known!(name, form) do
+    names = form |> known() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
     raise ArgumentError, "expected options to be among #{names}, got: #{inspect(name)}"
   end
 
+  defp known(:scan), do: @scan
+  defp known(:step), do: @step
+  defp known(:backward), do: @backward
+
   defp value!(name, nil) when name in @tensors, do: nil
-  defp value!(name, value) when name in @tensors, do: Tensor.cast!(value, name)
+  defp value!(name, value) when name in @tensors, do: Tensor.given!(value, name)
 
   defp value!(name, value) when name in [:method, :coefficients] do
     if is_atom(value), do: value, else: expected(name, "an atom", value)
@@ -79,6 +99,21 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   end
 
   defp value!(:backend, value), do: Backend.preference!(value, "backend")
+
+  defp value!(:algorithm, value) when value in [nil | @algorithms], do: value
+
+  defp value!(:algorithm, value) do
+    expected(:algorithm, "one of #{Enum.map_join(@algorithms, ", ", &inspect/1)}", value)
+  end
+
+  @doc "The same options, their tensors made those of the native library."
+  def cast!(options) do
+    cast = fn name ->
+      with tensor when tensor != nil <- Map.fetch!(options, name), do: Tensor.cast!(tensor, name)
+    end
+
+    Map.merge(options, Map.new(@tensors, &{&1, cast.(&1)}))
+  end
 
   defp expected(name, what, value) do
     raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"

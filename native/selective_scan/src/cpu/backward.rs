@@ -13,12 +13,13 @@
 //! λ ← conj(a) λ
 //! ```
 //!
-//! w is 2 for complex states, halved where two directions are averaged: the gradient is then the sum of two passes,
-//! one for each direction, since everything above is linear in λ.
+//! w is 2 for complex states, halved where two directions are averaged: everything above is linear in λ, so the second
+//! direction is walked just the same and adds to the same sums. Its λ comes from the other end of time; a sweep over
+//! the chunks in that order has left it at their edges.
 //!
-//! A task is a span of channels of one row. Sums over channels (dB, dC) are kept in lanes and added up when a span is
-//! done, then over spans in their order; sums over rows (dA, dD, ddt_bias, constant B and C) as a tree. How the
-//! problem is cut depends on the problem alone: the same call gives the same bits on any number of threads.
+//! A task is a span of channels of one row. Sums over channels (dB, dC) run over lanes, blocks and spans in their
+//! order; sums over rows (dA, dD, ddt_bias, constant B and C) as a tree. How the problem is cut depends on the problem
+//! alone: the same call gives the same bits on any number of threads.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -29,8 +30,7 @@ use rayon::prelude::*;
 use super::blocks::{Block, blocks, load_states, store_states};
 use super::forward::{boundary_place, boundary_states, group, in_lanes, rows, widen_rows, widened};
 use super::frames::{FRESH, LAST, SKIP, marks};
-use super::sink::{Sink, Writer};
-use super::tile::{Rows, StepSize, channels, load_frame, weight};
+use super::tile::{Rows, StepSize, channels, load_frame, silu, store_frame, weight};
 use super::vector::{Lanes, Real, Vector, VectorField};
 use super::views::{Output, Storage, Views, numbers, numbers_mut};
 use super::{SERIAL_WORK, work};
@@ -39,6 +39,9 @@ use crate::{Error, Gradients, OutputGradients, Problem, Projection};
 
 /// Tasks that a chunk of frames is cut into where the batch alone has fewer rows.
 const TASKS: usize = 8;
+
+/// Sequences whose extra memory is bounded to a tenth of the inputs; shorter ones have little of it in any case.
+const BOUNDED_FROM: usize = 2048;
 
 /// Writes the gradients, with one instruction set, storage and field.
 pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
@@ -65,13 +68,14 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         }
     };
     let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
-    let spans = spans(problem, &blocks);
     let constants = |projection, values: &[T]| match projection {
         Projection::Constant => in_lanes::<F>(isa, problem, &blocks, &widened(values)),
         Projection::PerFrame { .. } => Vec::new(),
     };
     let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
-    let pass = Pass {
+    let (walk, sweep): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
+        (walk_chunk::<F, D>, sweep_chunk::<F, D>));
+    let call = Call {
         isa,
         problem,
         views,
@@ -82,36 +86,33 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         b: &constants(problem.b, &views.b),
         c: &constants(problem.c, &views.c),
         blocks: &blocks,
-        spans: &spans,
-        walk: with_discretization!(problem.method, problem.coefficients, D => walk_chunk::<F, D>),
-        second: false,
+        spans: &spans(problem, &blocks),
+        walk,
+        sweep,
     };
 
     let mut sums = Sums::new(isa, problem, blocks.len());
     if let Some(dfinal_state) = upstream.dfinal_state {
         sums.load_lambda(problem, &blocks, &numbers(dfinal_state));
     }
-    let mut sinks = Sinks {
-        x: Sink::new(problem, "x", gradients.x)?,
-        dt: Sink::new(problem, "dt", gradients.dt)?,
-        z: gradients.z.map(|bytes| Sink::new(problem, "z", bytes)).transpose()?,
-        b: per_frame(problem.b).map(|_| Sink::new(problem, "b", &mut *gradients.b)).transpose()?,
-        c: per_frame(problem.c).map(|_| Sink::new(problem, "c", &mut *gradients.c)).transpose()?,
+    let adjoints = call.adjoints();
+    let Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state } = gradients;
+    let outputs = Outputs {
+        x: Output::new(problem, "x", x)?,
+        dt: Output::new(problem, "dt", dt)?,
+        z: z.map(|bytes| Output::new(problem, "z", bytes)).transpose()?,
+        b: per_frame(problem.b).map(|_| Output::new(problem, "b", &mut *b)).transpose()?,
+        c: per_frame(problem.c).map(|_| Output::new(problem, "c", &mut *c)).transpose()?,
     };
-    pass.run(&mut sums, &mut sinks);
-    if let Some(bytes) = gradients.initial_state {
+    call.run(&mut sums, &adjoints, &outputs);
+
+    if let Some(bytes) = initial_state {
         sums.store_lambda(problem, &blocks, numbers_mut(problem, "initial_state", bytes)?);
     }
-    if problem.bidirectional {
-        sums.lambda.fill(F::zero(isa).re().vector);
-        Pass { second: true, ..pass }.run(&mut sums, &mut sinks);
-    }
-    sinks.finish();
-
     let total = |lanes: &mut Vec<Vector<F>>| sum_rows::<F>(isa, problem, &blocks, lanes);
-    numbers_mut(problem, "a", gradients.a)?.copy_from_slice(&total(&mut sums.a));
+    numbers_mut(problem, "a", a)?.copy_from_slice(&total(&mut sums.a));
     for (name, projection, bytes, lanes) in
-        [("b", problem.b, gradients.b, &mut sums.b), ("c", problem.c, gradients.c, &mut sums.c)]
+        [("b", problem.b, b, &mut sums.b), ("c", problem.c, c, &mut sums.c)]
     {
         if projection == Projection::Constant {
             for (value, sum) in numbers_mut::<T>(problem, name, bytes)?.iter_mut().zip(total(lanes)) {
@@ -119,9 +120,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
             }
         }
     }
-    for (name, bytes, lanes) in
-        [("d", gradients.d, &mut sums.d), ("dt_bias", gradients.dt_bias, &mut sums.dt_bias)]
-    {
+    for (name, bytes, lanes) in [("d", d, &mut sums.d), ("dt_bias", dt_bias, &mut sums.dt_bias)] {
         if let Some(bytes) = bytes {
             numbers_mut(problem, name, bytes)?.copy_from_slice(&total(lanes));
         }
@@ -138,7 +137,14 @@ fn per_frame(projection: Projection) -> Option<usize> {
 
 /// Runs of blocks that a task takes; a group of b or of c is never cut, unless all channels share it.
 fn spans(problem: &Problem, blocks: &[Block]) -> Vec<Range<usize>> {
-    let wanted = TASKS.div_ceil(problem.batch).min(blocks.len());
+    let mut wanted = TASKS.div_ceil(problem.batch).min(blocks.len());
+    if problem.seq >= BOUNDED_FROM {
+        // Sums of db and dc in every span take at most a seventieth of x, dt and dy.
+        let inputs = 3 * problem.seq * problem.dim * problem.element.size();
+        let sums =
+            2 * problem.chunk() * problem.state * problem.components() * problem.element.state_type().size();
+        wanted = wanted.min(inputs / 70 / sums).max(1);
+    }
     let target = blocks.len().div_ceil(wanted);
     let whole_groups = |start: usize| {
         [problem.b, problem.c]
@@ -231,26 +237,8 @@ fn sum_rows<F: VectorField>(
     numbers
 }
 
-/// Where gradients that have an axis of time go.
-struct Sinks<'a, T: Storage> {
-    x: Sink<'a, T>,
-    dt: Sink<'a, T>,
-    z: Option<Sink<'a, T>>,
-    b: Option<Sink<'a, T>>,
-    c: Option<Sink<'a, T>>,
-}
-
-impl<T: Storage> Sinks<'_, T> {
-    fn finish(&mut self) {
-        let Self { x, dt, z, b, c } = self;
-        for sink in [Some(x), Some(dt), z.as_mut(), b.as_mut(), c.as_mut()].into_iter().flatten() {
-            sink.finish();
-        }
-    }
-}
-
-/// One direction of a call.
-struct Pass<'a, T: Storage, F: VectorField<Element = T::Real>> {
+/// Everything that the tasks of a call read.
+struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
     isa: F::Isa,
     problem: &'a Problem,
     views: &'a Views<'a, T>,
@@ -264,78 +252,94 @@ struct Pass<'a, T: Storage, F: VectorField<Element = T::Real>> {
     blocks: &'a [Block],
     spans: &'a [Range<usize>],
     walk: WalkChunk<F>,
-    /// Whether this is the scan from the other end.
-    second: bool,
+    sweep: SweepChunk<F>,
 }
 
-/// The places that the tasks of a chunk write to.
-struct Places<'a, T: Storage, F: VectorField> {
+/// Where gradients that have an axis of time go.
+struct Outputs<'a, T: Storage> {
+    x: Output<'a, T>,
+    dt: Output<'a, T>,
+    z: Option<Output<'a, T>>,
+    b: Option<Output<'a, T>>,
+    c: Option<Output<'a, T>>,
+}
+
+/// Where the tasks of a chunk add up.
+struct Places<'a, F: VectorField> {
     lambda: Output<'a, Vector<F>>,
-    sum_a: Output<'a, Vector<F>>,
-    sum_b: Output<'a, Vector<F>>,
-    sum_c: Output<'a, Vector<F>>,
-    sum_d: Output<'a, Vector<F>>,
-    sum_dt_bias: Output<'a, Vector<F>>,
-    x: Writer<'a, T>,
-    dt: Writer<'a, T>,
-    z: Option<Writer<'a, T>>,
-    b: Option<Writer<'a, T>>,
-    c: Option<Writer<'a, T>>,
+    a: Output<'a, Vector<F>>,
+    b: Output<'a, Vector<F>>,
+    c: Output<'a, Vector<F>>,
+    d: Output<'a, Vector<F>>,
+    dt_bias: Output<'a, Vector<F>>,
     /// Sums over the channels of a span, {batch, spans, chunk, state}, where all channels share b or c.
-    span_b: Output<'a, T::Real>,
-    span_c: Output<'a, T::Real>,
+    span_b: Output<'a, F::Element>,
+    span_c: Output<'a, F::Element>,
 }
 
-impl<T: Storage, F: VectorField<Element = T::Real>> Pass<'_, T, F> {
-    fn run(&self, sums: &mut Sums<F>, sinks: &mut Sinks<'_, T>) {
+impl<T: Storage, F: VectorField<Element = T::Real>> Call<'_, T, F> {
+    /// Runs a task for every span of every row.
+    fn for_each_span(&self, run: impl Fn(Task<'_, T, F>) + Sync) {
         let (problem, spans) = (self.problem, self.spans.len());
+        let task = |scratch: &mut Scratch<F>, index: usize| {
+            run(Task { call: self, batch: index / spans, span: index % spans, start: 0, len: 0, scratch });
+        };
+        let scratch = || Scratch::new(self.isa, problem);
+        let tasks = problem.batch * spans;
+        if work(problem) <= SERIAL_WORK {
+            let mut scratch = scratch();
+            (0..tasks).for_each(|index| task(&mut scratch, index));
+        } else {
+            (0..tasks).into_par_iter().for_each_init(scratch, task);
+        }
+    }
+
+    /// λ of the second direction as it comes into every chunk, {batch, chunks, dim, state}; empty with one direction.
+    fn adjoints(&self) -> Vec<T::Real> {
+        let problem = self.problem;
+        if !problem.bidirectional {
+            return Vec::new();
+        }
+        let states = problem.boundary_shape().iter().product::<usize>() / 2;
+        let mut adjoints = vec![T::Real::default(); states];
+        let places = Output::over(&mut adjoints);
+        self.for_each_span(|task| self.isa.vectorize(Sweep { task, adjoints: &places }));
+        adjoints
+    }
+
+    /// All chunks, from the end of the scan to its beginning.
+    fn run(&self, sums: &mut Sums<F>, adjoints: &[T::Real], outputs: &Outputs<'_, T>) {
+        let problem = self.problem;
         let chunk = problem.chunk().min(problem.seq);
-        let shared = |projection| match self.shared(projection) {
-            true => vec![T::Real::default(); problem.batch * spans * chunk * problem.state * F::COMPONENTS],
-            false => Vec::new(),
+        let shared = |projection| {
+            let rows = if self.shared(projection) { problem.batch * self.spans.len() * chunk } else { 0 };
+            vec![T::Real::default(); rows * problem.state * F::COMPONENTS]
         };
         let (mut span_b, mut span_c) = (shared(problem.b), shared(problem.c));
         let chunks = problem.seq.div_ceil(problem.chunk());
         for i in 0..chunks {
-            let start = problem.chunk() * if self.backward() { i } else { chunks - 1 - i };
+            let start = problem.chunk() * if problem.reverse { i } else { chunks - 1 - i };
             let len = chunk.min(problem.seq - start);
             let places = Places {
                 lambda: Output::over(&mut sums.lambda),
-                sum_a: Output::over(&mut sums.a),
-                sum_b: Output::over(&mut sums.b),
-                sum_c: Output::over(&mut sums.c),
-                sum_d: Output::over(&mut sums.d),
-                sum_dt_bias: Output::over(&mut sums.dt_bias),
-                x: sinks.x.writer(self.second),
-                dt: sinks.dt.writer(self.second),
-                z: sinks.z.as_mut().map(|sink| sink.writer(self.second)),
-                b: sinks.b.as_mut().map(|sink| sink.writer(self.second)),
-                c: sinks.c.as_mut().map(|sink| sink.writer(self.second)),
+                a: Output::over(&mut sums.a),
+                b: Output::over(&mut sums.b),
+                c: Output::over(&mut sums.c),
+                d: Output::over(&mut sums.d),
+                dt_bias: Output::over(&mut sums.dt_bias),
                 span_b: Output::over(&mut span_b),
                 span_c: Output::over(&mut span_c),
             };
-            let task = |scratch: &mut Scratch<F>, index: usize| {
-                let (batch, span) = (index / spans, index % spans);
-                self.isa.vectorize(Task { pass: self, places: &places, batch, span, start, len, scratch });
-            };
-            let scratch = || Scratch::new(self.isa, problem, chunk);
-            let tasks = problem.batch * spans;
-            if work(problem) <= SERIAL_WORK {
-                let mut scratch = scratch();
-                (0..tasks).for_each(|index| task(&mut scratch, index));
-            } else {
-                (0..tasks).into_par_iter().for_each_init(scratch, task);
-            }
-            for (sink, sums) in [(&mut sinks.b, &span_b), (&mut sinks.c, &span_c)] {
-                if let (Some(sink), false) = (sink, sums.is_empty()) {
-                    self.add_spans(&sink.writer(self.second), sums, start, len);
+            self.for_each_span(|task| {
+                let task = Task { start, len, ..task };
+                self.isa.vectorize(Chunk { task, adjoints, places: &places, outputs });
+            });
+            for (output, sums) in [(&outputs.b, &span_b), (&outputs.c, &span_c)] {
+                if let (Some(output), false) = (output, sums.is_empty()) {
+                    self.add_spans(output, sums, start, len);
                 }
             }
         }
-    }
-
-    fn backward(&self) -> bool {
-        self.problem.reverse != self.second
     }
 
     /// Whether several spans add to the same rows of the gradient of b or c.
@@ -344,21 +348,19 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Pass<'_, T, F> {
     }
 
     /// Rows of a chunk, from the sums of its spans.
-    fn add_spans(&self, sink: &Writer<'_, T>, sums: &[T::Real], start: usize, len: usize) {
+    fn add_spans(&self, output: &Output<'_, T>, sums: &[T::Real], start: usize, len: usize) {
         let (problem, spans) = (self.problem, self.spans.len());
         let width = problem.state * F::COMPONENTS;
         let span = sums.len() / (problem.batch * spans);
-        let mut row = vec![T::Real::default(); width];
         for (batch, sums) in sums.chunks_exact(span * spans).enumerate() {
-            for t in 0..len {
-                row.copy_from_slice(&sums[t * width..][..width]);
-                for sums in sums.chunks_exact(span).skip(1) {
-                    for (sum, &term) in row.iter_mut().zip(&sums[t * width..][..width]) {
-                        *sum = T::Real::from_f64(sum.to_f64() + term.to_f64());
-                    }
+            // SAFETY: all tasks of the chunk are done: nobody else writes.
+            let rows = unsafe { output.write((batch * problem.seq + start) * width, len * width) };
+            for (i, value) in rows.iter_mut().enumerate() {
+                let mut sum = sums[i];
+                for other in 1..spans {
+                    sum = sum.plus(sums[other * span + i]);
                 }
-                // SAFETY: all tasks of the chunk are done: nobody else writes.
-                unsafe { sink.row((batch * problem.seq + start + t) * width, &row) };
+                *value = T::from_real(sum);
             }
         }
     }
@@ -376,21 +378,22 @@ struct Scratch<F: VectorField> {
     ddelta: Vec<Vector<F>>,
     /// The states before a chunk.
     before: Vec<Vector<F>>,
+    /// λ of the second direction.
+    lambda: Vec<Vector<F>>,
     /// One state after every frame, from the one before the chunk on.
     h: Vec<Vector<F>>,
-    /// Sums over the blocks of a group, {state, frames}.
-    db: Vec<Vector<F>>,
-    dc: Vec<Vector<F>>,
+    /// Sums over the channels of a group, {frames, state}.
+    db: Vec<F::Element>,
+    dc: Vec<F::Element>,
     b: Vec<F::Element>,
     c: Vec<F::Element>,
-    row: Vec<F::Element>,
 }
 
 impl<F: VectorField> Scratch<F> {
-    fn new(isa: F::Isa, problem: &Problem, chunk: usize) -> Self {
-        let row = problem.state * F::COMPONENTS;
+    fn new(isa: F::Isa, problem: &Problem) -> Self {
+        let (row, chunk) = (problem.state * F::COMPONENTS, problem.chunk().min(problem.seq));
         let zeros = |len| vec![F::zero(isa).re().vector; len];
-        let rows = |projection| per_frame(projection).map_or(0, |_| row * chunk);
+        let rows = |projection| vec![F::Element::default(); per_frame(projection).map_or(0, |_| row * chunk)];
         Self {
             delta: zeros(chunk),
             x: zeros(chunk),
@@ -399,20 +402,19 @@ impl<F: VectorField> Scratch<F> {
             dx: zeros(chunk),
             ddelta: zeros(chunk),
             before: zeros(row),
+            lambda: zeros(row),
             h: zeros((chunk + 1) * F::COMPONENTS),
-            db: zeros(rows(problem.b)),
-            dc: zeros(rows(problem.c)),
-            b: vec![F::Element::default(); rows(problem.b)],
-            c: vec![F::Element::default(); rows(problem.c)],
-            row: vec![F::Element::default(); row],
+            db: rows(problem.b),
+            dc: rows(problem.c),
+            b: rows(problem.b),
+            c: rows(problem.c),
         }
     }
 }
 
-/// A chunk of frames of a span of channels of one row.
+/// A run of frames of a span of channels of one row.
 struct Task<'a, T: Storage, F: VectorField<Element = T::Real>> {
-    pass: &'a Pass<'a, T, F>,
-    places: &'a Places<'a, T, F>,
+    call: &'a Call<'a, T, F>,
     batch: usize,
     span: usize,
     start: usize,
@@ -420,103 +422,24 @@ struct Task<'a, T: Storage, F: VectorField<Element = T::Real>> {
     scratch: &'a mut Scratch<F>,
 }
 
-impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Task<'_, T, F> {
-    type Output = ();
-
+impl<'a, T: Storage, F: VectorField<Element = T::Real>> Task<'a, T, F> {
     #[inline(always)]
-    fn call(mut self) {
-        let Pass { problem, blocks, spans, .. } = *self.pass;
-        let blocks = &blocks[spans[self.span].clone()];
-        for (i, &block) in blocks.iter().enumerate() {
-            self.load(block);
-            self.walk(block);
-            self.store(block);
-            let last_of_group = |groups| {
-                blocks
-                    .get(i + 1)
-                    .is_none_or(|next| group(problem, groups, *next) != group(problem, groups, block))
-            };
-            if let Some(groups) = per_frame(problem.b).filter(|&groups| last_of_group(groups)) {
-                let Scratch { db, row, .. } = &mut *self.scratch;
-                let places = (&self.places.b, &self.places.span_b, self.pass.shared(problem.b));
-                flush::<T, F>(
-                    self.pass,
-                    self.batch,
-                    self.span,
-                    self.start..self.start + self.len,
-                    groups,
-                    block,
-                    db,
-                    row,
-                    places,
-                );
-            }
-            if let Some(groups) = per_frame(problem.c).filter(|&groups| last_of_group(groups)) {
-                let Scratch { dc, row, .. } = &mut *self.scratch;
-                let places = (&self.places.c, &self.places.span_c, self.pass.shared(problem.c));
-                flush::<T, F>(
-                    self.pass,
-                    self.batch,
-                    self.span,
-                    self.start..self.start + self.len,
-                    groups,
-                    block,
-                    dc,
-                    row,
-                    places,
-                );
-            }
-        }
+    fn blocks(&self) -> &'a [Block] {
+        &self.call.blocks[self.call.spans[self.span].clone()]
     }
-}
 
-/// Adds up the lanes of a group's sums, hands the rows on, and clears the sums.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the same for b and for c")]
-fn flush<T: Storage, F: VectorField<Element = T::Real>>(
-    pass: &Pass<'_, T, F>,
-    batch: usize,
-    span: usize,
-    frames: Range<usize>,
-    groups: usize,
-    block: Block,
-    sums: &mut [Vector<F>],
-    row: &mut [T::Real],
-    (sink, spans, shared): (&Option<Writer<'_, T>>, &Output<'_, T::Real>, bool),
-) {
-    let problem = pass.problem;
-    let (width, chunk) = (row.len(), problem.chunk().min(problem.seq));
-    for (i, t) in frames.enumerate() {
-        for n in 0..problem.state {
-            let components = &mut row[n * F::COMPONENTS..][..F::COMPONENTS];
-            F::load(pass.isa, &sums[(n * chunk + i) * F::COMPONENTS..]).sum(components);
-        }
-        if shared {
-            let place = ((batch * pass.spans.len() + span) * chunk + i) * width;
-            // SAFETY: the sums of this span of this row are this task's alone.
-            unsafe { spans.write(place, width) }.copy_from_slice(row);
-        } else if let Some(sink) = sink {
-            let place = (batch * problem.seq + t) * groups + group(problem, groups, block);
-            // SAFETY: no other span has channels of this group.
-            unsafe { sink.row(place * width, row) };
-        }
-    }
-    sums.fill(F::zero(pass.isa).re().vector);
-}
-
-impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
-    /// Place of a frame of a block in {batch, seq, dim}; frames count from the chunk's first.
+    /// Place of a frame of a block in {batch, seq, dim}.
     #[inline(always)]
     fn frame(&self, block: Block, t: usize) -> Range<usize> {
-        let problem = self.pass.problem;
+        let problem = self.call.problem;
         let place = (self.batch * problem.seq + self.start + t) * problem.dim + block.start;
         place..place + block.len
     }
 
-    /// Marks of the chunk's frames.
+    /// Marks of the frames.
     #[inline(always)]
-    fn marks(&self) -> Option<&[u8]> {
-        self.pass.marks.map(|marks| &marks[self.batch * self.pass.problem.seq + self.start..][..self.len])
+    fn marks(&self) -> Option<&'a [u8]> {
+        self.call.marks.map(|marks| &marks[self.batch * self.call.problem.seq + self.start..][..self.len])
     }
 
     #[inline(always)]
@@ -527,179 +450,368 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
     /// Place of a block among the {batch, blocks} of the sums.
     #[inline(always)]
     fn place(&self, block: Block) -> usize {
-        self.batch * self.pass.blocks.len() + block.index
+        self.batch * self.call.blocks.len() + block.index
     }
 
-    /// Δ, x, and dy behind the gate; what the skip connection passes on.
+    /// The registers of a block among {blocks, state}; none where there are none at all.
+    #[inline(always)]
+    fn registers(&self, all: &'a [Vector<F>], block: Block) -> &'a [Vector<F>] {
+        let per_block = self.scratch.before.len();
+        if all.is_empty() { all } else { &all[block.index * per_block..][..per_block] }
+    }
+
+    /// Δ, x, and dy behind the gate; the rows of b and c.
     #[inline(always)]
     fn load(&mut self, block: Block) {
-        let Pass { isa, problem, views, dy, second, .. } = *self.pass;
+        let Call { isa, problem, views, dy, .. } = *self.call;
         let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), block);
-        let d = channels(isa, views.d.as_deref(), block);
-        let zero = d.constant(0.0);
         let weight = weight(problem);
-        let mut sum_d = zero;
         for t in 0..self.len {
             let frame = self.frame(block, t);
-            let x = load_frame(isa, &views.x[frame.clone()]);
             let mut dy = load_frame(isa, &dy[frame.clone()]);
             if let Some(z) = &views.z {
-                dy = dy * super::tile::silu(load_frame(isa, &z[frame.clone()]));
+                dy = dy * silu(load_frame(isa, &z[frame.clone()]));
             }
-            if self.skipped(t) {
-                dy = zero;
-            }
+            self.scratch.dy[t] = (dy * dy.constant(weight)).vector;
+            self.scratch.x[t] = load_frame(isa, &views.x[frame.clone()]).vector;
             self.scratch.delta[t] = step.delta(load_frame(isa, &views.dt[frame])).vector;
-            self.scratch.x[t] = x.vector;
-            self.scratch.dy[t] = (dy * d.constant(weight)).vector;
-            self.scratch.dx[t] = if second { zero.vector } else { (dy * d).vector };
-            self.scratch.y[t] = zero.vector;
-            self.scratch.ddelta[t] = zero.vector;
-            if !self.skipped(t) {
-                sum_d = sum_d + dy * x;
-            }
-        }
-        if views.d.is_some() && !second {
-            // SAFETY: the sums of this block of this row are this task's alone.
-            let sum = unsafe { self.places.sum_d.write(self.place(block), 1) };
-            sum[0] = (Lanes::new(isa, sum[0]) + sum_d).vector;
         }
         let (batch, start, len) = (self.batch, self.start, self.len);
         widen_rows(problem, problem.b, &views.b, batch, block, start, len, &mut self.scratch.b);
         widen_rows(problem, problem.c, &views.c, batch, block, start, len, &mut self.scratch.c);
     }
+}
 
-    /// The walk through the chunk and back.
+/// Carries λ of the second direction over all chunks, and leaves it where it comes into each.
+struct Sweep<'a, T: Storage, F: VectorField<Element = T::Real>> {
+    task: Task<'a, T, F>,
+    adjoints: &'a Output<'a, T::Real>,
+}
+
+impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Sweep<'_, T, F> {
+    type Output = ();
+
     #[inline(always)]
-    fn walk(&mut self, block: Block) {
-        let Pass { isa, problem, views, second, .. } = *self.pass;
-        let per_block = problem.state * F::COMPONENTS;
-        let chunk = self.start / problem.chunk();
-        let before = (boundary_place(problem, second, self.batch, chunk) + block.start) * per_block;
-        load_states::<F>(&mut self.scratch.before, &self.pass.boundary[before..], block.len);
-
-        let place = self.place(block) * per_block;
-        let registers = block.index * per_block;
-        let constants =
-            |lanes: &'_ [Vector<F>]| if lanes.is_empty() { 0..0 } else { registers..registers + per_block };
-        let (batch, start, len) = (self.batch, self.start, self.len);
-        let stride = problem.chunk().min(problem.seq) * F::COMPONENTS;
-        let marks = self.pass.marks.map(|marks| &marks[batch * problem.seq + start..][..len]);
-        let Scratch { delta, x, dy, y, dx, ddelta, before, h, db, dc, b, c, .. } = &mut *self.scratch;
-        // SAFETY: λ and the sums of this block of this row are this task's alone.
-        let (lambda, sum_a, sum_b, sum_c) = unsafe {
-            let of_constant = |projection| if projection == Projection::Constant { per_block } else { 0 };
-            let start_of = |len| if len == 0 { 0 } else { place };
-            let (len_b, len_c) = (of_constant(problem.b), of_constant(problem.c));
-            (
-                self.places.lambda.write(place, per_block),
-                self.places.sum_a.write(place, per_block),
-                self.places.sum_b.write(start_of(len_b), len_b),
-                self.places.sum_c.write(start_of(len_c), len_c),
-            )
-        };
-        let sum = |projection, constant, frames| match projection {
-            Projection::Constant => Sum::<F> { registers: constant, of_state: F::COMPONENTS, of_frame: 0 },
-            Projection::PerFrame { .. } => {
-                Sum { registers: frames, of_state: stride, of_frame: F::COMPONENTS }
+    fn call(self) {
+        let Self { mut task, adjoints } = self;
+        let Call { isa, problem, views, .. } = *task.call;
+        let chunks = problem.seq.div_ceil(problem.chunk());
+        for &block in task.blocks() {
+            task.scratch.lambda.fill(F::zero(isa).re().vector);
+            for i in 0..chunks {
+                // The second scan runs against the first, and its λ against it.
+                let chunk = if problem.reverse { chunks - 1 - i } else { i };
+                task.start = chunk * problem.chunk();
+                task.len = problem.chunk().min(problem.seq - task.start);
+                task.load(block);
+                let per_channel = task.scratch.lambda.len();
+                let place = (boundary_place(problem, false, task.batch, chunk) + block.start) * per_channel;
+                // SAFETY: the states of this block of this row are this task's alone.
+                let states = unsafe { adjoints.write(place, block.len * per_channel) };
+                store_states::<F>(&task.scratch.lambda, states, block.len);
+                let marks = task.marks();
+                let a = task.registers(task.call.a, block);
+                let constants = task.registers(task.call.c, block);
+                let (batch, start, len) = (task.batch, task.start, task.len);
+                let Scratch { delta, dy, lambda, c, .. } = &mut *task.scratch;
+                (task.call.sweep)(SweepFrames {
+                    isa,
+                    delta: &delta[..len],
+                    dy: &dy[..len],
+                    marks,
+                    c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, constants),
+                    a,
+                    backward: problem.reverse,
+                    lambda,
+                });
             }
+        }
+    }
+}
+
+/// A chunk of frames, all gradients of it.
+struct Chunk<'a, T: Storage, F: VectorField<Element = T::Real>> {
+    task: Task<'a, T, F>,
+    adjoints: &'a [T::Real],
+    places: &'a Places<'a, F>,
+    outputs: &'a Outputs<'a, T>,
+}
+
+impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Chunk<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(mut self) {
+        let problem = self.task.call.problem;
+        let blocks = self.task.blocks();
+        for (i, &block) in blocks.iter().enumerate() {
+            self.task.load(block);
+            self.begin(block);
+            self.walk(block, false);
+            if problem.bidirectional {
+                self.walk(block, true);
+            }
+            self.store(block);
+            let last_of = |projection| {
+                per_frame(projection).filter(|&groups| {
+                    let next = blocks.get(i + 1).map(|next| group(problem, groups, *next));
+                    next != Some(group(problem, groups, block))
+                })
+            };
+            if let Some(groups) = last_of(problem.b) {
+                self.flush(
+                    groups,
+                    block,
+                    problem.b,
+                    |scratch| &mut scratch.db,
+                    &self.outputs.b,
+                    &self.places.span_b,
+                );
+            }
+            if let Some(groups) = last_of(problem.c) {
+                self.flush(
+                    groups,
+                    block,
+                    problem.c,
+                    |scratch| &mut scratch.dc,
+                    &self.outputs.c,
+                    &self.places.span_c,
+                );
+            }
+        }
+    }
+}
+
+impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
+    /// What the skip connection passes on; sums at zero.
+    #[inline(always)]
+    fn begin(&mut self, block: Block) {
+        let Call { isa, problem, views, .. } = *self.task.call;
+        let d = channels(isa, views.d.as_deref(), block);
+        let zero = d.constant(0.0);
+        let unweighted = d.constant(1.0 / weight(problem));
+        let mut sum = zero;
+        for t in 0..self.task.len {
+            let skipped = self.task.skipped(t);
+            let Scratch { x, dy, y, dx, ddelta, .. } = &mut *self.task.scratch;
+            let dy = Lanes::new(isa, dy[t]) * unweighted;
+            (y[t], dx[t], ddelta[t]) = (zero.vector, zero.vector, zero.vector);
+            if views.d.is_some() && !skipped {
+                dx[t] = (dy * d).vector;
+                sum = sum + dy * Lanes::new(isa, x[t]);
+            }
+        }
+        if views.d.is_some() {
+            add_to::<F>(isa, &self.places.d, self.task.place(block), sum);
+        }
+    }
+
+    /// The walk through the chunk and back, in one direction.
+    #[inline(always)]
+    fn walk(&mut self, block: Block, second: bool) {
+        let Call { isa, problem, views, boundary, walk, .. } = *self.task.call;
+        let per_block = self.task.scratch.before.len();
+        let chunk = self.task.start / problem.chunk();
+        let states =
+            |second| (boundary_place(problem, second, self.task.batch, chunk) + block.start) * per_block;
+        load_states::<F>(&mut self.task.scratch.before, &boundary[states(second)..], block.len);
+        if second {
+            load_states::<F>(&mut self.task.scratch.lambda, &self.adjoints[states(false)..], block.len);
+        }
+        let place = self.task.place(block) * per_block;
+        let marks = self.task.marks();
+        let [a, b_constants, c_constants] =
+            [self.task.call.a, self.task.call.b, self.task.call.c].map(|all| self.task.registers(all, block));
+        let (batch, start, len) = (self.task.batch, self.task.start, self.task.len);
+        let Scratch { delta, x, dy, y, dx, ddelta, before, lambda, h, db, dc, b, c, .. } =
+            &mut *self.task.scratch;
+        let sum = |projection, constants: &'a Output<'a, Vector<F>>, rows| match projection {
+            // SAFETY: the sums of this block of this row are this task's alone.
+            Projection::Constant => Sum::<F>::OverTime(unsafe { constants.write(place, per_block) }),
+            Projection::PerFrame { .. } => Sum::OverChannels(rows),
         };
-        let walk = Walk {
+        walk(Walk {
             isa,
             delta: &delta[..len],
             x: &x[..len],
             dy: &dy[..len],
             marks,
-            b: rows::<T, F>(
-                problem,
-                problem.b,
-                &views.b,
-                batch,
-                block,
-                start,
-                b,
-                &self.pass.b[constants(self.pass.b)],
-            ),
-            c: rows::<T, F>(
-                problem,
-                problem.c,
-                &views.c,
-                batch,
-                block,
-                start,
-                c,
-                &self.pass.c[constants(self.pass.c)],
-            ),
-            a: &self.pass.a[registers..registers + per_block],
+            b: rows::<T, F>(problem, problem.b, &views.b, batch, block, start, b, b_constants),
+            c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, c_constants),
+            a,
             before,
-            backward: self.pass.backward(),
+            backward: problem.reverse != second,
             fresh: if second { LAST } else { FRESH },
-            lambda,
+            lambda: match second {
+                true => lambda,
+                // SAFETY: λ of this block of this row is this task's alone.
+                false => unsafe { self.places.lambda.write(place, per_block) },
+            },
             h,
             y: &mut y[..len],
             dx: &mut dx[..len],
             ddelta: &mut ddelta[..len],
-            da: sum_a,
-            db: sum(problem.b, sum_b, &mut db[..]),
-            dc: sum(problem.c, sum_c, &mut dc[..]),
-        };
-        (self.pass.walk)(walk);
+            // SAFETY: the sums of this block of this row are this task's alone.
+            da: unsafe { self.places.a.write(place, per_block) },
+            db: sum(problem.b, &self.places.b, &mut db[..]),
+            dc: sum(problem.c, &self.places.c, &mut dc[..]),
+        });
     }
 
     /// dx, ddt and dz of the chunk.
     #[inline(always)]
     fn store(&mut self, block: Block) {
-        let Pass { isa, problem, views, dy, second, .. } = *self.pass;
+        let Call { isa, problem, views, dy, .. } = *self.task.call;
         let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), block);
         let d = channels(isa, views.d.as_deref(), block);
-        let zero = d.constant(0.0);
-        let weight = weight(problem);
-        let mut sum_dt = zero;
-        for t in 0..self.len {
-            let frame = self.frame(block, t);
-            let skipped = self.skipped(t);
-            let kept = |lanes: Lanes<T::Real, F::Isa>| if skipped { zero } else { lanes };
+        let (zero, one, weight) = (d.constant(0.0), d.constant(1.0), d.constant(weight(problem)));
+        let mut sum = zero;
+        for t in 0..self.task.len {
+            let frame = self.task.frame(block, t);
+            let skipped = self.task.skipped(t);
+            let Scratch { x, y, dx, ddelta, .. } = &*self.task.scratch;
             let [_, derivative] = step.delta_and_derivative(load_frame(isa, &views.dt[frame.clone()]));
-            let ddt = kept(Lanes::new(isa, self.scratch.ddelta[t]) * derivative);
-            sum_dt = sum_dt + ddt;
-            // SAFETY: this frame of this block is this task's alone.
-            unsafe {
-                self.places.x.frame(isa, frame.clone(), kept(Lanes::new(isa, self.scratch.dx[t])));
-                self.places.dt.frame(isa, frame.clone(), ddt);
+            let write = |output: &Output<'_, T>, lanes: Lanes<T::Real, F::Isa>| {
+                // SAFETY: this frame of this block is this task's alone.
+                let values = unsafe { output.write(frame.start, frame.len()) };
+                store_frame(if skipped { zero } else { lanes }, values);
+            };
+            let ddt = Lanes::new(isa, ddelta[t]) * derivative;
+            write(&self.outputs.x, Lanes::new(isa, dx[t]));
+            write(&self.outputs.dt, ddt);
+            if !skipped {
+                sum = sum + ddt;
             }
-            if let (Some(z), Some(sink)) = (&views.z, &self.places.z) {
+            if let (Some(z), Some(output)) = (&views.z, &self.outputs.z) {
                 let (z, dy) = (load_frame(isa, &z[frame.clone()]), load_frame(isa, &dy[frame.clone()]));
-                let mut y = Lanes::new(isa, self.scratch.y[t]) * d.constant(weight);
-                if !second {
-                    y = y + d * Lanes::new(isa, self.scratch.x[t]);
+                let mut y = Lanes::new(isa, y[t]) * weight;
+                if views.d.is_some() {
+                    y = y + d * Lanes::new(isa, x[t]);
                 }
                 let s = z.sigmoid();
-                let one = d.constant(1.0);
-                // SAFETY: as above.
-                unsafe { sink.frame(isa, frame, kept(dy * y * s * (one + z * (one - s)))) };
+                write(output, dy * y * s * (one + z * (one - s)));
             }
         }
         if views.dt_bias.is_some() {
-            // SAFETY: the sums of this block of this row are this task's alone.
-            let sum = unsafe { self.places.sum_dt_bias.write(self.place(block), 1) };
-            sum[0] = (Lanes::new(isa, sum[0]) + sum_dt).vector;
+            add_to::<F>(isa, &self.places.dt_bias, self.task.place(block), sum);
         }
+    }
+
+    /// Hands the rows of a group on, and clears them.
+    #[inline(always)]
+    fn flush(
+        &mut self,
+        groups: usize,
+        block: Block,
+        projection: Projection,
+        rows: impl FnOnce(&mut Scratch<F>) -> &mut Vec<T::Real>,
+        output: &Option<Output<'_, T>>,
+        spans: &Output<'_, T::Real>,
+    ) {
+        let Call { problem, .. } = *self.task.call;
+        let (batch, span, start, len) = (self.task.batch, self.task.span, self.task.start, self.task.len);
+        let width = self.task.scratch.before.len();
+        let shared = self.task.call.shared(projection);
+        let rows = rows(self.task.scratch);
+        if shared {
+            let place = (batch * self.task.call.spans.len() + span) * rows.len();
+            // SAFETY: the sums of this span of this row are this task's alone.
+            unsafe { spans.write(place, len * width) }.copy_from_slice(&rows[..len * width]);
+        } else if let Some(output) = output {
+            for (t, row) in rows.chunks_exact(width).take(len).enumerate() {
+                let place = (batch * problem.seq + start + t) * groups + group(problem, groups, block);
+                // SAFETY: no other span has channels of this group.
+                let values = unsafe { output.write(place * width, width) };
+                for (value, &sum) in values.iter_mut().zip(row) {
+                    *value = T::from_real(sum);
+                }
+            }
+        }
+        rows.fill(T::Real::default());
     }
 }
 
-/// A sum in registers for every state, and for every frame or for all of them.
-struct Sum<'a, F: VectorField> {
-    registers: &'a mut [Vector<F>],
-    of_state: usize,
-    of_frame: usize,
+/// Adds to a register of a block's own.
+#[inline(always)]
+fn add_to<F: VectorField>(isa: F::Isa, sums: &Output<'_, Vector<F>>, place: usize, term: F::Real) {
+    // SAFETY: the sums of a block of a row are its task's alone.
+    let sum = unsafe { sums.write(place, 1) };
+    sum[0] = (Lanes::<F::Element, F::Isa>::new(isa, sum[0]) + term).vector;
+}
+
+/// The gradient of b or c.
+enum Sum<'a, F: VectorField> {
+    /// Of constant ones, for every state in lanes.
+    OverTime(&'a mut [Vector<F>]),
+    /// Of those that vary with the frame, {frames, state}.
+    OverChannels(&'a mut [F::Element]),
 }
 
 impl<F: VectorField> Sum<'_, F> {
     #[inline(always)]
-    fn add(&mut self, isa: F::Isa, n: usize, t: usize, term: F) {
-        let registers = &mut self.registers[n * self.of_state + t * self.of_frame..][..F::COMPONENTS];
-        (F::load(isa, registers) + term).store(registers);
+    fn add(&mut self, isa: F::Isa, states: usize, t: usize, n: usize, term: F) {
+        match self {
+            Sum::OverTime(registers) => {
+                let registers = &mut registers[n * F::COMPONENTS..][..F::COMPONENTS];
+                (F::load(isa, registers) + term).store(registers);
+            }
+            Sum::OverChannels(rows) => {
+                let components = &mut rows[(t * states + n) * F::COMPONENTS..][..F::COMPONENTS];
+                term.add_lanes_to(components);
+            }
+        }
     }
+}
+
+/// A chunk of a block, ready for λ of the second direction to be carried through.
+struct SweepFrames<'a, F: VectorField> {
+    isa: F::Isa,
+    delta: &'a [Vector<F>],
+    dy: &'a [Vector<F>],
+    marks: Option<&'a [u8]>,
+    c: Rows<'a, F>,
+    a: &'a [Vector<F>],
+    /// Whether λ runs from the last frame to the first.
+    backward: bool,
+    lambda: &'a mut [Vector<F>],
+}
+
+/// The sweep, compiled for a discretization.
+type SweepChunk<F> = fn(SweepFrames<'_, F>);
+
+/// What depends on the discretization.
+type Compiled<F> = (WalkChunk<F>, SweepChunk<F>);
+
+fn sweep_chunk<F: VectorField, D: Discretization>(frames: SweepFrames<'_, F>) {
+    struct Run<'a, F: VectorField, D>(SweepFrames<'a, F>, PhantomData<D>);
+
+    impl<F: VectorField, D: Discretization> NullaryFnOnce for Run<'_, F, D> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            let SweepFrames { isa, delta, dy, marks, c, a, backward, lambda } = self.0;
+            for n in 0..lambda.len() / F::COMPONENTS {
+                let registers = &mut lambda[n * F::COMPONENTS..][..F::COMPONENTS];
+                let prepared = D::prepare(F::load(isa, &a[n * F::COMPONENTS..]));
+                let mut lambda = F::load(isa, registers);
+                for i in 0..delta.len() {
+                    let t = if backward { delta.len() - 1 - i } else { i };
+                    let mark = marks.map_or(0, |marks| marks[t]);
+                    if mark & SKIP != 0 {
+                        continue;
+                    }
+                    let [c] = c.get::<1>(isa, t, n);
+                    lambda = lambda + c.conj().times(Lanes::new(isa, dy[t]));
+                    let (decay, _) = D::coefficients::<F>(Lanes::new(isa, delta[t]), prepared);
+                    lambda = if mark & LAST != 0 { F::zero(isa) } else { decay.conj() * lambda };
+                }
+                lambda.store(registers);
+            }
+        }
+    }
+
+    frames.isa.vectorize(Run::<F, D>(frames, PhantomData));
 }
 
 /// A chunk of a block, ready to be walked through and back.
@@ -783,6 +895,7 @@ impl<F: VectorField> Walk<'_, F> {
     fn back<D: Discretization>(&mut self, n: usize) {
         let isa = self.isa;
         let state = n * F::COMPONENTS;
+        let states = self.before.len() / F::COMPONENTS;
         let a = F::load(isa, &self.a[state..]);
         let mut lambda = F::load(isa, &self.lambda[state..]);
         let mut sum_a = F::zero(isa);
@@ -807,8 +920,8 @@ impl<F: VectorField> Walk<'_, F> {
             let ddelta = da.real_product(partials.a_delta.conj(), Lanes::new(isa, self.ddelta[t]));
             self.ddelta[t] = dg.real_product(partials.g_delta.conj(), ddelta).vector;
             self.dx[t] = dv.real_product(b.conj(), Lanes::new(isa, self.dx[t])).vector;
-            self.db.add(isa, n, t, dv.times(x));
-            self.dc.add(isa, n, t, h.conj().times(dy));
+            self.db.add(isa, states, t, n, dv.times(x));
+            self.dc.add(isa, states, t, n, h.conj().times(dy));
             lambda = if fresh { F::zero(isa) } else { partials.a.conj() * lambda };
         }
         lambda.store(&mut self.lambda[state..]);

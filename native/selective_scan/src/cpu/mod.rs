@@ -5,7 +5,6 @@ mod blocks;
 mod exponential;
 mod forward;
 mod frames;
-mod sink;
 mod step;
 mod tile;
 mod vector;

@@ -107,7 +107,7 @@ macro_rules! with_isa {
 pub(crate) use with_isa;
 
 /// f32 or f64, and its vectors.
-pub trait Real: bytemuck::Pod + Default + Send + Sync + PartialOrd + 'static {
+pub trait Real: bytemuck::Pod + Default + Send + Sync + 'static {
     /// A register.
     type Vector<S: Isa>: bytemuck::Pod + Send + Sync;
     /// The outcome of a comparison.
@@ -120,6 +120,8 @@ pub trait Real: bytemuck::Pod + Default + Send + Sync + PartialOrd + 'static {
     fn from_f64(value: f64) -> Self;
     /// Widened to float64.
     fn to_f64(self) -> f64;
+    /// The sum of two numbers.
+    fn plus(self, other: Self) -> Self;
 
     #[doc(hidden)]
     fn splat<S: Isa>(isa: S, value: Self) -> Self::Vector<S>;
@@ -202,6 +204,10 @@ macro_rules! impl_real {
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 self.into()
+            }
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self + other
             }
             #[inline(always)]
             fn splat<S: Isa>(isa: S, value: Self) -> S::$vector {
@@ -612,8 +618,8 @@ pub trait VectorField: Field<Real = Lanes<Self::Element, Self::Isa>> + Send + Sy
     fn re(self) -> Self::Real;
     /// `sum + Re(self · other)`.
     fn real_product(self, other: Self, sum: Self::Real) -> Self::Real;
-    /// The sum over the lanes, as `COMPONENTS` components.
-    fn sum(self, components: &mut [Self::Element]);
+    /// Adds the sum over the lanes to `COMPONENTS` components.
+    fn add_lanes_to(self, components: &mut [Self::Element]);
 
     /// Zero in every lane.
     #[inline(always)]
@@ -655,8 +661,8 @@ impl<R: Real, S: Isa> VectorField for Lanes<R, S> {
         self.mul_add(other, sum)
     }
     #[inline(always)]
-    fn sum(self, components: &mut [R]) {
-        components[0] = Lanes::sum(self);
+    fn add_lanes_to(self, components: &mut [R]) {
+        components[0] = components[0].plus(self.sum());
     }
 }
 
@@ -691,8 +697,8 @@ impl<R: Real, S: Isa> VectorField for ComplexLanes<R, S> {
         self.re.mul_add(other.re, (-self.im).mul_add(other.im, sum))
     }
     #[inline(always)]
-    fn sum(self, components: &mut [R]) {
-        components[0] = self.re.sum();
-        components[1] = self.im.sum();
+    fn add_lanes_to(self, components: &mut [R]) {
+        components[0] = components[0].plus(self.re.sum());
+        components[1] = components[1].plus(self.im.sum());
     }
 }

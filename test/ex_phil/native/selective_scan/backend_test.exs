@@ -30,6 +30,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     {:ok, inputs: random([])}
   end
 
+  defp call(inputs, :backward, opts), do: apply(SelectiveScan, :backward, [inputs.z | args(inputs)] ++ [opts])
   defp call(inputs, function, opts), do: apply(SelectiveScan, function, args(inputs) ++ [opts])
   defp args(inputs), do: [inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c]
 
@@ -45,9 +46,6 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   end
 
   test "the variable is obeyed and checked", %{inputs: inputs} do
-    System.put_env(@variable, "nx")
-    assert_raise Error, ~r/the nx backend cannot run: .*; use/, fn -> call(inputs, :scan, []) end
-
     for wrong <- ["gpu", "cuda:x", "cuda:-1", "CPU"] do
       System.put_env(@variable, wrong)
 
@@ -57,9 +55,25 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     end
   end
 
-  test "a backend that was asked for and cannot run says why, and what to do", %{inputs: inputs} do
-    error = assert_raise Error, fn -> call(inputs, :scan, backend: :nx) end
+  @tag :no_nx
+  test "without Nx, it cannot be forced", %{inputs: inputs} do
+    error = assert_raise Error, ~r/the nx backend cannot run: .*; use/, fn -> call(inputs, :scan, backend: :nx) end
     assert error.kind == :unavailable
+    System.put_env(@variable, "nx")
+    assert_raise Error, ~r/the nx backend cannot run: .*; use/, fn -> call(inputs, :scan, []) end
+  end
+
+  @tag :nx
+  test "with Nx, it gives what the native library gives", %{inputs: inputs} do
+    native = call(inputs, :scan, backend: :cpu)
+    assert call(inputs, :backend_for, backend: :nx) == {:nx, "asked for by backend: :nx"}
+    assert distance(call(inputs, :scan, backend: :nx), native) < 2.0e-6
+    System.put_env(@variable, "nx")
+    assert call(inputs, :backend_for, []) == {:nx, "asked for by EXPHIL_SCAN_BACKEND=nx"}
+    assert distance(call(inputs, :scan, []), native) < 2.0e-6
+  end
+
+  test "a backend that was asked for and cannot run says why, and what to do", %{inputs: inputs} do
     error = assert_raise Error, fn -> call(inputs, :scan, backend: {:cuda, 99}) end
     assert error.kind == :unavailable
     assert error.message =~ "the cuda backend cannot run: "
@@ -70,7 +84,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     refute SelectiveScan.cuda_available?()
     assert SelectiveScan.devices() == []
 
-    for call <- [:scan, :scan_with_state, :backend_for] do
+    for call <- [:scan, :scan_with_state, :scan_for_backward, :backward, :backend_for] do
       error = assert_raise Error, fn -> call(inputs, call, backend: :cuda) end
       assert {error.kind, error.message} == {:unavailable, error.message}
       assert error.message =~ ~r/the cuda backend cannot run: .+; .+/
@@ -87,6 +101,9 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
     for {got, wanted} <- Enum.zip(Tuple.to_list(on_gpu), Tuple.to_list(on_cpu)),
         do: assert(distance(got, wanted) < 2.0e-6)
+
+    on_cpu = call(inputs, :backward, backend: :cpu)
+    for {name, got} <- call(inputs, :backward, backend: :cuda), do: assert(distance(got, on_cpu[name]) < 1.0e-5)
   end
 
   def pass_on(_event, measurements, metadata, test), do: send(test, {:fell_back, measurements, metadata})
@@ -120,6 +137,10 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
       assert capture_log(fn -> call(inputs, :scan, []) end) == ""
       assert_received {:fell_back, _, _}
+
+      {_, _, boundary_states} = call(inputs, :scan_for_backward, [])
+      assert call(inputs, :backward, boundary_states: boundary_states) == call(inputs, :backward, backend: :cpu)
+      for _ <- 1..2, do: assert_received({:fell_back, _, _})
     end
 
     test "warns once, however many find out at the same time", %{inputs: inputs} do
@@ -138,6 +159,11 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
     test "does not excuse a wrong call", %{inputs: inputs} do
       assert_raise ArgumentError, ~r/expected b to have shape/, fn -> call(%{inputs | b: inputs.x}, :scan, []) end
+
+      assert_raise ArgumentError, ~r/expected dy to have shape/, fn ->
+        call(%{inputs | z: inputs.b}, :backward, [])
+      end
+
       refute_received {:fell_back, _, _}
     end
   end
@@ -200,10 +226,51 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
       assert words =~ "backend_for unavailable"
     end
+
+    @tag :nx
+    test "what nobody asked for is scanned in Nx, outside of defn and inside, and that is announced", %{
+      tmp_dir: dir
+    } do
+      ebin = Path.join(dir, "exphil_native/ebin")
+      File.mkdir_p!(Path.dirname(ebin))
+      File.cp_r!(Application.app_dir(:exphil_native, "ebin"), ebin)
+      packages = for app <- [:nx, :complex, :telemetry], do: Application.app_dir(app, "ebin")
+
+      script = """
+      {:ok, _} = Application.ensure_all_started(:nx)
+      alias ExPhil.Native.{SelectiveScan, Tensor}
+      x = Tensor.from_list([[[1.0], [2.0], [3.0]]])
+      a = Tensor.from_list([[0.0]])
+      scan = fn opts -> SelectiveScan.scan(x, x, a, x, x, opts) |> Tensor.to_list() |> inspect() end
+      IO.puts("auto: \#{scan.([])}")
+      IO.puts("nx: \#{scan.([backend: :nx])}")
+      {:nx, reason} = SelectiveScan.backend_for(x, x, a, x, x)
+      IO.puts("reason: \#{reason}")
+      x = Tensor.to_nx(x)
+      a = Tensor.to_nx(a)
+      sum = fn x -> Nx.sum(SelectiveScan.scan(x, x, a, x, x)) end
+      {value, gradient} = Nx.Defn.value_and_grad(x, sum)
+      IO.puts("defn: \#{inspect({Nx.to_number(value), Nx.to_flat_list(gradient)})}")
+      try do
+        Nx.Defn.jit(fn x -> SelectiveScan.scan(x, x, a, x, x, backend: :cpu) end).(x)
+      rescue
+        error in ExPhil.Native.Error -> IO.puts("forced: \#{error.kind}")
+      end
+      """
+
+      words = in_a_beam_of_its_own(ebin, script, packages)
+      # y is x times the sum of cubes so far.
+      for name <- ~w(auto nx), do: assert(words =~ "#{name}: [[[1.0], [18.0], [108.0]]]")
+      assert words =~ "reason: the native library is not loaded"
+      assert words =~ "defn: {127.0, [19.0, 69.0, 117.0]}"
+      assert words =~ "forced: unavailable"
+      assert length(String.split(words, "selective scan: nx in place of cpu")) == 2
+    end
   end
 
-  defp in_a_beam_of_its_own(ebin, script) do
-    {words, 0} = System.cmd("elixir", ["-pa", ebin, "-e", script], stderr_to_stdout: true)
+  defp in_a_beam_of_its_own(ebin, script, more \\ []) do
+    paths = for path <- [ebin | more], do: ["-pa", path]
+    {words, 0} = System.cmd("elixir", List.flatten(paths) ++ ["-e", script], stderr_to_stdout: true)
     words
   end
 end

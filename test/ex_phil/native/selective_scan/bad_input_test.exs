@@ -21,6 +21,17 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     assert_raise(ArgumentError, fn -> SelectiveScan.step(state, x, dt, inputs.a, b, c, opts) end).message
   end
 
+  defp refused_backward(changes, opts \\ []) do
+    inputs = random([])
+    inputs = Map.merge(Map.put(inputs, :dy, inputs.z), Map.new(changes))
+
+    call = fn ->
+      SelectiveScan.backward(inputs.dy, inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts)
+    end
+
+    assert_raise(ArgumentError, call).message
+  end
+
   test "what is no tensor" do
     for name <- [:x, :dt, :a, :b, :c], value <- [nil, 1.0, "binary", [1.0], %{}, {1}, :x] do
       assert refused([{name, value}]) ==
@@ -144,6 +155,84 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     assert refused_step([], bidirectional: true) =~ "expected bidirectional to be false in a step"
     assert refused_step([], method: :poly) =~ "expected method to be causal in a step"
     assert refused_step([], seq_idx: Tensor.zeros({2, 1}, :s32)) =~ "expected seq_idx to be absent in a step"
+  end
+
+  test "x is real, and b and c are as complex as a" do
+    complex = %{
+      a: Tensor.zeros({6, 4, 2}),
+      b: Tensor.zeros({2, 7, 4, 2}),
+      c: Tensor.zeros({2, 7, 4, 2})
+    }
+
+    for call <- [&refused/1, &refused_backward/1] do
+      assert call.(x: Tensor.zeros({2, 7, 6, 2})) ==
+               "expected x to have shape {batch, seq, dim}, got: {2, 7, 6, 2}"
+
+      assert call.(dt: Tensor.zeros({2, 7, 6, 2})) == "expected dt to have shape {2, 7, 6}, got: {2, 7, 6, 2}"
+      assert call.(Map.delete(complex, :a)) =~ ~r/expected b to have shape .* got: \{2, 7, 4, 2\}/
+      assert call.(Map.delete(complex, :b)) =~ ~r/expected b to have shape .* got: \{2, 7, 4\}/
+      assert call.(Map.delete(complex, :c)) =~ ~r/expected c to have shape .* got: \{2, 7, 4\}/
+    end
+
+    assert refused(complex, initial_state: Tensor.zeros({2, 6, 4})) =~
+             "expected initial_state to have shape {2, 6, 4, 2}"
+  end
+
+  test "backward: all that a scan refuses" do
+    for value <- [nil, 1.0, [1.0], :x], name <- [:x, :dt, :a, :b, :c, :dy] do
+      assert refused_backward([{name, value}]) =~ "expected #{name} to be an ExPhil.Native.Tensor or an Nx.Tensor"
+    end
+
+    assert refused_backward(b: Tensor.zeros({2, 7, 5})) =~ "expected b to have shape {2, 7, 4}"
+    assert refused_backward(dt: Tensor.zeros({2, 7, 6}, :f64)) =~ "expected dt to have type f32"
+    assert refused_backward([], method: :zho) =~ "expected method to be one of :zoh, "
+    assert refused_backward([], method: :rk4, coefficients: :taylor) =~ "expected coefficients to be :exact"
+    assert refused_backward([], dt_limit: {1, 0}) =~ "expected dt_limit to be {min, max}"
+    assert refused_backward([], :zoh) == "expected options to be a keyword list, got: :zoh"
+    assert refused_backward([], dy: 1) =~ ~r/options to be among .*:boundary_states, .*:dfinal_state, .*got: :dy/
+  end
+
+  test "backward: what flows in" do
+    assert refused_backward(dy: Tensor.zeros({2, 7, 5})) == "expected dy to have shape {2, 7, 6}, got: {2, 7, 5}"
+    assert refused_backward(dy: Tensor.zeros({2, 7})) == "expected dy to have shape {2, 7, 6}, got: {2, 7}"
+
+    assert refused_backward(dy: Tensor.zeros({2, 7, 6}, :bf16)) ==
+             "expected dy to have type f32 where x has type f32, got: bf16"
+
+    for {shape, type, words} <- [
+          {{2, 6, 5}, :f32, "expected dfinal_state to have shape {2, 6, 4}, got: {2, 6, 5}"},
+          {{2, 6, 4, 2}, :f32, "expected dfinal_state to have shape {2, 6, 4}, got: {2, 6, 4, 2}"},
+          {{2, 6, 4}, :f64, "expected dfinal_state to have type f32 where x has type f32, got: f64"}
+        ] do
+      assert refused_backward([], dfinal_state: Tensor.zeros(shape, type)) == words
+    end
+
+    assert refused_backward([], dfinal_state: 0.0) =~ "expected dfinal_state to be an ExPhil.Native.Tensor"
+    short = %{Tensor.zeros({2, 7, 6}) | data: <<0>>}
+    assert refused_backward(dy: short) == "expected dy to hold 336 bytes, got: 1 bytes"
+    short = %{Tensor.zeros({2, 6, 4}) | data: <<>>}
+    assert refused_backward([], dfinal_state: short) == "expected dfinal_state to hold 192 bytes, got: 0 bytes"
+  end
+
+  test "backward: boundary states of another call" do
+    inputs = random([])
+
+    {_, _, states} =
+      SelectiveScan.scan_for_backward(inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, backend: :cpu)
+
+    of_poly = refused_backward([], method: :poly, boundary_states: states)
+    assert of_poly == "expected boundary_states to have shape {2, 2, 1, 6, 4}, got: {1, 2, 1, 6, 4}"
+    other_type = Tensor.zeros(states.shape, :f64)
+    assert refused_backward([], boundary_states: other_type) =~ "expected boundary_states to have type f32"
+    short = %{states | data: <<>>}
+
+    assert refused_backward([], boundary_states: short, backend: :cpu) =~
+             "expected boundary_states to hold 192 bytes"
+
+    assert refused_backward([], boundary_states: true) =~ "expected boundary_states to be an ExPhil.Native.Tensor"
+    assert refused([], boundary_states: states) =~ "got: :boundary_states"
+    assert refused([], dfinal_state: inputs.initial_state) =~ "got: :dfinal_state"
+    assert refused_step([], dfinal_state: inputs.initial_state) =~ "got: :dfinal_state"
   end
 
   defp 1 <<< bits, do: Bitwise.bsl(1, bits)

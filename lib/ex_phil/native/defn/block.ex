@@ -1,0 +1,143 @@
+if Code.ensure_loaded?(Nx) do
+  defmodule ExPhil.Native.Defn.Block do
+    @moduledoc false
+    # The native scan as one node of an expression, with the native backward pass as its gradient: an `Nx.block`, so
+    # that a compiler can put a call of its own in its place (`EXLA.CustomCall`), whose default is a call of the
+    # native library from the host (`Nx.runtime_call`). The gradient of a runtime call would be zero without a word,
+    # so everything here has one of its own.
+    #
+    # Nx before 0.12 has no blocks and gets the runtime call alone; before 0.11 it has neither.
+    import Nx.Defn.Kernel, only: [custom_grad: 3]
+    alias ExPhil.Native.Defn.CustomCall
+    alias ExPhil.Native.SelectiveScan
+
+    defmodule Forward do
+      @moduledoc false
+      # `inputs` are the names of the operands in their order; the results are y, final_state and the extras.
+      defstruct [:inputs, :options, extras: []]
+    end
+
+    defmodule Backward do
+      @moduledoc false
+      # `inputs` are the names of the operands of the forward pass, which those of `upstream` follow; the results are the
+      # gradients of all inputs but seq_idx, and the extras.
+      defstruct [:inputs, :upstream, :options, extras: []]
+    end
+
+    @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
+    @inputs [:x, :dt, :a, :b, :c | @optional]
+    @upstream [:dy, :dfinal_state, :boundary_states]
+
+    @doc "Whether this Nx can call out of an expression at all."
+    def available?, do: function_exported?(Nx, :runtime_call, 4)
+
+    @doc """
+    `{y, final_state}` of a scan. `tensors` are expressions by their names, complex numbers as pairs; `options` those of
+    the call.
+    """
+    def scan(tensors, options) do
+      inputs = inputs(tensors)
+      {extras, of_backward} = CustomCall.extras(tensors, options)
+      forward = %Forward{inputs: inputs, options: options, extras: extras}
+      [y, final_state | more] = forward |> run(in_order(tensors, inputs)) |> Tuple.to_list()
+
+      custom_grad({y, final_state}, in_order(tensors, differentiable(inputs)), fn {dy, dfinal_state} ->
+        upstream = [dy: like(dy, y), dfinal_state: like(dfinal_state, final_state)] ++ kept(extras, more)
+        block = %Backward{inputs: inputs, upstream: Keyword.keys(upstream), options: options, extras: of_backward}
+        backward(block, tensors, Keyword.values(upstream))
+      end)
+    end
+
+    # What the forward pass keeps for the backward pass.
+    defp kept([{:boundary_states, _shape, _type} | _], [states | _]), do: [boundary_states: states]
+    defp kept(_extras, _results), do: []
+
+    defp backward(block, tensors, upstream) do
+      gradients = differentiable(block.inputs)
+
+      results =
+        block
+        |> run(in_order(tensors, block.inputs) ++ upstream)
+        |> Tuple.to_list()
+        |> Enum.take(length(gradients))
+        |> List.to_tuple()
+
+      once =
+        custom_grad(results, in_order(tensors, gradients) ++ upstream, fn _ ->
+          raise ArgumentError,
+                "the native selective scan has first derivatives only; use backend: :nx, which has them all"
+        end)
+
+      Tuple.to_list(once)
+    end
+
+    defp inputs(tensors), do: Enum.filter(@inputs, &is_map_key(tensors, &1))
+    defp differentiable(inputs), do: List.delete(inputs, :seq_idx)
+    defp in_order(tensors, names), do: Enum.map(names, &Map.fetch!(tensors, &1))
+
+    # A gradient that nobody asked for comes as a zero without a shape.
+    defp like(gradient, output), do: gradient |> Nx.as_type(Nx.type(output)) |> Nx.broadcast(Nx.shape(output))
+
+    if function_exported?(Nx, :block, 4) do
+      defp run(block, operands) do
+        default = Function.capture(__MODULE__, :default, 1 + length(operands))
+        Nx.block(block, operands, results(block, operands), default)
+      end
+    else
+      defp run(block, operands), do: call(block, operands)
+    end
+
+    # The default of a block takes every operand as an argument.
+    for count <- 5..(length(@inputs) + length(@upstream)) do
+      operands = Macro.generate_arguments(count, __MODULE__)
+      @doc false
+      def default(block, unquote_splicing(operands)), do: call(block, unquote(operands))
+    end
+
+    if function_exported?(Nx, :runtime_call, 4) do
+      defp call(block, operands) do
+        Nx.runtime_call(results(block, operands), List.to_tuple(operands), [block: block], &__MODULE__.native/2)
+      end
+    end
+
+    # The extras are for the native handlers in a compiled graph; from the host the library is called without them.
+    @doc false
+    def native(operands, block: %Forward{inputs: inputs, options: options, extras: extras}) do
+      tensors = inputs |> Enum.zip(Tuple.to_list(operands)) |> Map.new()
+      {y, final_state} = apply(SelectiveScan, :scan_with_state, arguments(tensors, options))
+      List.to_tuple([y, final_state | zeros(extras)])
+    end
+
+    def native(operands, block: %Backward{inputs: inputs, options: options, extras: extras}) do
+      {operands, [dy, dfinal_state | _]} = operands |> Tuple.to_list() |> Enum.split(length(inputs))
+      tensors = inputs |> Enum.zip(operands) |> Map.new() |> Map.put(:dfinal_state, dfinal_state)
+      gradients = apply(SelectiveScan, :backward, [dy | arguments(tensors, options)])
+      List.to_tuple(in_order(gradients, differentiable(inputs)) ++ zeros(extras))
+    end
+
+    defp zeros(extras) do
+      for {_name, shape, type} <- extras,
+          do: Nx.broadcast(Nx.tensor(0, type: type, backend: Nx.BinaryBackend), shape)
+    end
+
+    defp arguments(tensors, options) do
+      settings = options |> Map.from_struct() |> Map.delete(:algorithm) |> Map.merge(tensors)
+      {given, settings} = Map.split(settings, [:x, :dt, :a, :b, :c])
+      in_order(given, [:x, :dt, :a, :b, :c]) ++ [for({name, value} <- settings, value != nil, do: {name, value})]
+    end
+
+    # Templates.
+    defp results(%Forward{extras: extras}, [x, _dt, a | _]) do
+      state = Tuple.insert_at(Nx.shape(a), 0, elem(Nx.shape(x), 0))
+      List.to_tuple([template(x), Nx.template(state, Nx.type(a)) | templates(extras)])
+    end
+
+    defp results(%Backward{inputs: inputs, extras: extras}, operands) do
+      gradients = for {name, operand} <- Enum.zip(inputs, operands), name != :seq_idx, do: template(operand)
+      List.to_tuple(gradients ++ templates(extras))
+    end
+
+    defp templates(extras), do: for({_name, shape, type} <- extras, do: Nx.template(shape, type))
+    defp template(tensor), do: Nx.template(Nx.shape(tensor), Nx.type(tensor))
+  end
+end

@@ -1,0 +1,168 @@
+if Code.ensure_loaded?(Nx) do
+  defmodule ExPhil.Native.Defn.Call do
+    @moduledoc false
+    # A call with Nx tensors that are expressions or vectorized, or that is to run in Nx: checked by types and shapes,
+    # brought into the form of a scan over real numbers, run as a native block or as a scan in Nx, and brought back.
+    alias ExPhil.Native.Defn.{Block, Check, Operation, Pairs, Vectors}
+    alias ExPhil.Native.SelectiveScan.Backend
+    alias ExPhil.Native.Tensor
+
+    @names [:x, :dt, :a, :b, :c]
+    @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
+
+    @doc "Whether a call with these tensors can only be expressed, or has axes that only Nx knows."
+    def here?(given, options) do
+      given |> named(options) |> Map.values() |> Enum.any?(&(expression?(&1) or vectorized?(&1)))
+    end
+
+    @doc "`{y, final_state}`; `form` is `:scan` or `:step`."
+    def forward(form, given, options) do
+      in_defn(named(given, options), &expression(form, &1, bare(options)))
+    end
+
+    @doc "The gradients by the names of the inputs, as PyTorch has them: complex ones are ∂L/∂Re + i ∂L/∂Im."
+    def backward(dy, given, options) do
+      upstream = for {name, tensor} <- [dy: dy, dfinal_state: options.dfinal_state], tensor, do: {name, tensor}
+
+      in_defn({named(given, options), Map.new(upstream)}, fn {tensors, upstream} ->
+        gradients(tensors, upstream, bare(options))
+      end)
+    end
+
+    defp named(given, options) do
+      given = Enum.zip(@names, Tuple.to_list(given))
+      optional = for name <- @optional, tensor = Map.fetch!(options, name), do: {name, tensor}
+      Map.new(given ++ optional)
+    end
+
+    defp bare(options), do: Map.merge(options, Map.new(@optional ++ [:dfinal_state, :boundary_states], &{&1, nil}))
+
+    defp in_defn(tensors, fun) do
+      traced = fn tensors -> tensors |> each(&Nx.Defn.Expr.tensor/1) |> fun.() end
+      Nx.Defn.jit_apply(traced, [each(tensors, &to_nx/1)], on_conflict: :reuse)
+    end
+
+    # Of a map of tensors, or of two.
+    defp each({tensors, upstream}, fun), do: {each(tensors, fun), each(upstream, fun)}
+    defp each(tensors, fun), do: Map.new(tensors, fn {name, tensor} -> {name, fun.(tensor)} end)
+
+    defp to_nx(%Tensor{} = tensor), do: Tensor.to_nx(tensor)
+    defp to_nx(tensor), do: tensor
+
+    defp expression(form, tensors, options) do
+      check!(form, tensors, options)
+      {scan, vectorized} = tensors |> as_frames(form) |> Vectors.fold()
+      pairs = Map.new(scan, fn {name, tensor} -> {name, Pairs.from_complex(tensor)} end)
+      {y, state} = run(pairs, %{options | bidirectional: both_ways?(options, form)})
+      state = if complex?(scan.a), do: Pairs.to_complex(state), else: state
+      {y |> restored(:y, vectorized) |> as_given(form), restored(state, :final_state, vectorized)}
+    end
+
+    defp restored(result, name, vectorized), do: vectorized.(name, result)
+
+    # A step is a scan over one frame. A b or c of two axes is {batch, state} where that fits, else constant.
+    defp as_frames(tensors, :scan), do: tensors
+
+    defp as_frames(%{x: x, a: a} = tensors, :step) do
+      per_frame = [Nx.axis_size(x, 0), Nx.axis_size(a, 1)]
+
+      Map.new(tensors, fn
+        {name, tensor} when name in [:x, :dt, :z] ->
+          {name, Nx.new_axis(tensor, 1)}
+
+        {name, tensor} when name in [:b, :c] ->
+          {name, if(own?(tensor, a, per_frame), do: Nx.new_axis(tensor, 1), else: tensor)}
+
+        other ->
+          other
+      end)
+    end
+
+    defp own?(tensor, a, per_frame) do
+      components = if Nx.rank(a) == 3, do: [2], else: []
+      Nx.rank(tensor) > Nx.rank(a) or Tuple.to_list(Nx.shape(tensor)) == per_frame ++ components
+    end
+
+    defp as_given(y, :scan), do: y
+    defp as_given(y, :step), do: Nx.squeeze(y, axes: [1])
+
+    defp both_ways?(_options, :step), do: false
+    defp both_ways?(%{bidirectional: nil, method: method}, :scan), do: method == :poly
+    defp both_ways?(%{bidirectional: both_ways?}, :scan), do: both_ways?
+
+    defp run(pairs, options) do
+      case Backend.in_defn(options) do
+        :native -> Block.scan(pairs, options)
+        :nx -> in_nx(pairs, options)
+      end
+    end
+
+    defp in_nx(pairs, options) do
+      if Nx.rank(pairs.a) == 2 do
+        Operation.scan(pairs, options)
+      else
+        complex? = &(&1 in [:a, :b, :c, :initial_state])
+
+        {y, state} =
+          pairs
+          |> Map.new(fn {n, p} -> {n, if(complex?.(n), do: Pairs.to_complex(p), else: p)} end)
+          |> Operation.scan(options)
+
+        {y, Pairs.from_complex(state)}
+      end
+    end
+
+    # Of y·dy + final_state·dfinal_state. Nx's gradients are the conjugates of PyTorch's.
+    defp gradients(tensors, upstream, options) do
+      {seq_idx, differentiable} = Map.split(tensors, [:seq_idx])
+
+      differentiable
+      |> Nx.Defn.grad(fn inputs ->
+        {y, final_state} = expression(:scan, Map.merge(inputs, seq_idx), options)
+        Nx.add(inner(y, upstream.dy, :dy), inner(final_state, upstream[:dfinal_state], :dfinal_state))
+      end)
+      |> Map.new(fn {name, gradient} ->
+        gradient = if complex?(gradient), do: Nx.conjugate(gradient), else: gradient
+        {name, Nx.as_type(gradient, Nx.type(tensors[name]))}
+      end)
+    end
+
+    defp inner(_output, nil, _name), do: 0.0
+
+    defp inner(output, gradient, name) do
+      if Nx.shape(gradient) != Nx.shape(output) do
+        raise ArgumentError,
+              "expected #{name} to have shape #{inspect(Nx.shape(output))}, got: #{inspect(Nx.shape(gradient))}"
+      end
+
+      conjugate = if complex?(gradient), do: Nx.conjugate(gradient), else: gradient
+      output |> Nx.multiply(conjugate) |> Nx.real() |> Nx.sum()
+    end
+
+    # Of complex tensors beside a real `a` the native check would only see that a trailing 2 is too much, or not even.
+    defp check!(form, tensors, options) do
+      if Nx.rank(tensors.a) == 2 and not complex?(tensors.a) do
+        for name <- [:b, :c], complex?(tensors[name]) do
+          {:c, bits} = Nx.type(tensors[name])
+          raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"
+        end
+      end
+
+      Check.run!(form, Map.new(tensors, fn {name, tensor} -> {name, spec(tensor)} end), options)
+    end
+
+    defp spec(%{type: {:c, bits}, shape: shape}) do
+      %Tensor{type: {:f, div(bits, 2)}, shape: Tuple.insert_at(shape, tuple_size(shape), 2), data: <<>>}
+    end
+
+    defp spec(%{type: type, shape: shape}), do: %Tensor{type: type, shape: shape, data: <<>>}
+
+    defp expression?(%Nx.Tensor{data: %Nx.Defn.Expr{}}), do: true
+    defp expression?(_tensor), do: false
+
+    defp vectorized?(%Nx.Tensor{vectorized_axes: [_ | _]}), do: true
+    defp vectorized?(_tensor), do: false
+
+    defp complex?(tensor), do: match?({:c, _}, Nx.type(tensor))
+  end
+end

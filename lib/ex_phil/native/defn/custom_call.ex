@@ -1,0 +1,91 @@
+if Code.ensure_loaded?(Nx) do
+  defmodule ExPhil.Native.Defn.CustomCall do
+    @moduledoc false
+    # The blocks as XLA custom calls, in the words of the native handlers (docs/xla.md): which target, which attributes,
+    # and which memory a call needs beside its tensors. That memory is results of the block, so it must be known when
+    # the block is traced, before it is known on which platform it will run.
+    alias ExPhil.Native.Defn.Block.{Backward, Forward}
+    alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
+
+    @doc "The call of a block, or `:skip` where there is no handler for it."
+    def lower(block, platform) do
+      if fits?(block.options.backend, platform) and here?(platform), do: call(block), else: :skip
+    end
+
+    @doc "The target and the attributes of a block, in MLIR's words."
+    def call(block) do
+      names = [operands: block.inputs ++ upstream(block), results: Enum.map(results(block), &elem(&1, 0))]
+      attributes = for {name, value} <- names, do: {name, Enum.join(value, " ")}
+      {target(block), for({name, value} <- attributes ++ attributes(block.options), do: {"#{name}", mlir(value)})}
+    end
+
+    @doc "Whether a call on a platform is what a backend asks for: one that was asked for is the only one that runs."
+    def fits?(backend, platform) when backend in [nil, :auto], do: platform in [:host, :cuda]
+    def fits?(:cpu, platform), do: platform == :host
+    def fits?(:cuda, platform), do: platform == :cuda
+    def fits?(_other, _platform), do: false
+
+    defp here?(platform) do
+      SelectiveScan.xla_register() == :registered and (platform == :host or SelectiveScan.cuda_available?())
+    end
+
+    defp target(%Forward{}), do: "exphil_selective_scan_fwd"
+    defp target(%Backward{}), do: "exphil_selective_scan_bwd"
+
+    defp upstream(%Forward{}), do: []
+    defp upstream(%Backward{upstream: names}), do: names
+
+    defp results(%Forward{extras: extras}), do: [{:y}, {:final_state} | extras]
+
+    defp results(%Backward{inputs: inputs, extras: extras}),
+      do: for(name <- inputs -- [:seq_idx], do: {name}) ++ extras
+
+    @doc """
+    `{name, shape, type}` of what the forward and the backward call give beside their results, where EXLA may make calls of
+    them.
+    """
+    def extras(tensors, options) do
+      if Code.ensure_loaded?(EXLA.CustomCall), do: scratch(tensors, options), else: {[], []}
+    end
+
+    defp scratch(tensors, options) do
+      platform = if SelectiveScan.cuda_available?(), do: "CUDA", else: "Host"
+      {:ok, {forward, backward, chunks}} = Nif.xla_scratch(platform, words(tensors, options))
+      {kept(tensors, options, chunks) ++ workspace(forward), workspace(backward)}
+    end
+
+    defp kept(_tensors, _options, 0), do: []
+
+    defp kept(%{x: x, a: a}, options, chunks) do
+      directions = if options.bidirectional, do: 2, else: 1
+      shape = [directions, Nx.axis_size(x, 0), chunks | Tuple.to_list(Nx.shape(a))]
+      [{:boundary_states, List.to_tuple(shape), Nx.type(a)}]
+    end
+
+    defp workspace(0), do: []
+    defp workspace(bytes), do: [{:workspace, {bytes}, {:u, 8}}]
+
+    # `x=f32[2,60,512] dt=f32[2,60,512] … method=foh reverse=1`
+    defp words(tensors, options) do
+      inputs = for {name, tensor} <- tensors, do: "#{name}=#{Tensor.type_name(Nx.type(tensor))}#{axes(tensor)}"
+      Enum.join(inputs ++ for({name, value} <- attributes(options), do: "#{name}=#{word(value)}"), " ")
+    end
+
+    defp axes(tensor), do: "[#{tensor |> Nx.shape() |> Tuple.to_list() |> Enum.join(",")}]"
+
+    defp attributes(options) do
+      [min, max] = if options.dt_limit, do: Tuple.to_list(options.dt_limit), else: [nil, nil]
+
+      [method: "#{options.method}", coefficients: "#{options.coefficients}"] ++
+        Enum.map([:bidirectional, :reverse, :dt_softplus], &{&1, Map.fetch!(options, &1)}) ++
+        for {name, limit} <- [dt_limit_min: min, dt_limit_max: max], is_number(limit), do: {name, limit * 1.0}
+    end
+
+    defp word(flag) when is_boolean(flag), do: if(flag, do: 1, else: 0)
+    defp word(other), do: other
+
+    defp mlir(text) when is_binary(text), do: ~s("#{text}")
+    defp mlir(flag) when is_boolean(flag), do: "#{word(flag)} : i64"
+    defp mlir(number), do: "#{number} : f64"
+  end
+end

@@ -1,0 +1,139 @@
+if Code.ensure_loaded?(Nx) do
+  defmodule ExPhil.Native.Defn.Scans do
+    @moduledoc false
+    # The states of hᵢ = aᵢ hᵢ₋₁ + bᵢ, all of them, from the pairs (aᵢ, bᵢ) of {batch, seq, dim, state}, by four
+    # algorithms with one result. Pairs compose: first (a, b), then (a', b') is (a'a, a'b + b'), which is associative,
+    # so a sequence can be scanned as a tree (Blelloch, "Prefix sums and their applications", 1990).
+    #
+    # | algorithm | multiplications for L frames | depth | memory beside a, b and h |
+    # |---|---|---|---|
+    # | blelloch | 3L | 2 log₂ L | 2 of their size, halved from level to level |
+    # | hillis_steele | 2L log₂ L | log₂ L | 2 of their size |
+    # | cumsum | 3LK, K = 16 | log₂ K + 2 log₂(L/K) | K of their size |
+    # | sequential | L | L | nothing |
+    #
+    # The number of operations in the graph grows with the depth, for the sequential one (a `while`) not at all.
+    #
+    # The gradient of a scan is a scan from the other end: with λᵢ = ∂L/∂hᵢ as a whole, λᵢ = gᵢ + aᵢ₊₁ λᵢ₊₁,
+    # ∂L/∂bᵢ = λᵢ and ∂L/∂aᵢ = λᵢ hᵢ₋₁. So it costs one more scan by the same algorithm and no intermediate result
+    # is kept, where differentiation of the tree would keep every level, and of the `while` would run it over and
+    # over again. As everywhere in Nx, nothing is conjugated.
+    import Nx.Defn
+    import Nx.Defn.Kernel, only: [custom_grad: 3]
+
+    @doc "The states after every frame, of an expression."
+    def states(algorithm, decay, input) do
+      states = run(algorithm, decay, input)
+
+      custom_grad(states, [decay, input], fn g ->
+        # The decay of the frame that comes next; nothing comes after the last.
+        next = shift(decay, -1, 0)
+        adjoint = states(algorithm, flip(next), flip(g)) |> flip()
+        [Nx.multiply(adjoint, shift(states, 1, 0)), adjoint]
+      end)
+    end
+
+    defp run(:blelloch, decay, input), do: blelloch(decay, input)
+    defp run(:hillis_steele, decay, input), do: hillis_steele(decay, input, 1)
+    defp run(:cumsum, decay, input), do: cumsum(decay, input)
+    defp run(:sequential, decay, input), do: sequential(decay, input)
+
+    # Neighbours are composed, the half as long sequence is scanned, which gives the states after every second frame,
+    # and those between are one step from them.
+    defp blelloch(decay, input) do
+      case Nx.axis_size(input, 1) do
+        1 ->
+          input
+
+        seq ->
+          {a0, a1} = decay |> pad(rem(seq, 2), 1) |> neighbours()
+          {b0, b1} = input |> pad(rem(seq, 2), 0) |> neighbours()
+          second = blelloch(Nx.multiply(a0, a1), step(a1, b0, b1))
+          first = step(a0, shift(second, 1, 0), b0)
+          first |> interleave(second) |> Nx.slice_along_axis(0, seq, axis: 1)
+      end
+    end
+
+    # Every pair takes up the one `distance` before it, and the distance doubles (Hillis and Steele, "Data parallel
+    # algorithms", 1986).
+    defp hillis_steele(decay, input, distance) do
+      if distance >= Nx.axis_size(input, 1) do
+        input
+      else
+        taken = step(decay, shift(input, distance, 0), input)
+        hillis_steele(Nx.multiply(decay, shift(decay, distance, 1)), taken, 2 * distance)
+      end
+    end
+
+    # Within a window of frames every state is a sum of all inputs up to it, each weighted by the product of the
+    # decays since. Products over segments, cumulated from 1, in place of quotients of products from the start, which
+    # vanish: the segment sums of Mamba-2 (Dao and Gu, 2024), without their logarithm, which a decay below zero has
+    # none of. From window to window by the tree.
+    @window 16
+    defp cumsum(decay, input) do
+      {batch, seq, dim, state} = Nx.shape(input)
+      window = min(seq, @window)
+      windows = div(seq + window - 1, window)
+      shape = {batch, windows, window, dim, state}
+      decay = decay |> pad(windows * window - seq, 1) |> Nx.reshape(shape)
+      input = input |> pad(windows * window - seq, 0) |> Nx.reshape(shape)
+
+      # {batch, windows, to, from, dim, state}
+      pairs = {batch, windows, window, window, dim, state}
+      [to, from] = for axis <- [2, 3], do: Nx.iota(pairs, axis: axis)
+      decays = decay |> Nx.new_axis(3) |> Nx.broadcast(pairs)
+      segment = Nx.select(Nx.greater(to, from), decays, 1.0) |> Nx.cumulative_product(axis: 2)
+      weights = Nx.select(Nx.less(to, from), 0.0, segment)
+      within = weights |> Nx.multiply(Nx.new_axis(input, 2)) |> Nx.sum(axes: [3])
+
+      since_start = Nx.cumulative_product(decay, axis: 2)
+      last = fn tensor -> tensor |> Nx.slice_along_axis(window - 1, 1, axis: 2) |> Nx.squeeze(axes: [2]) end
+      ends = blelloch(last.(since_start), last.(within))
+      before = ends |> shift(1, 0) |> Nx.new_axis(2)
+
+      since_start
+      |> Nx.multiply(before)
+      |> Nx.add(within)
+      |> Nx.reshape({batch, windows * window, dim, state})
+      |> Nx.slice_along_axis(0, seq, axis: 1)
+    end
+
+    defnp sequential(decay, input) do
+      {_, _, states, _, _} =
+        while {i = 0, state = Nx.slice_along_axis(input, 0, 1, axis: 1) * 0, states = input, decay, input},
+              i < Nx.axis_size(input, 1) do
+          now = fn tensor -> Nx.slice_along_axis(tensor, i, 1, axis: 1) end
+          state = now.(decay) * state + now.(input)
+          {i + 1, state, Nx.put_slice(states, [0, i, 0, 0], state), decay, input}
+        end
+
+      states
+    end
+
+    defp step(decay, state, input), do: Nx.add(Nx.multiply(decay, state), input)
+
+    defp flip(tensor), do: Nx.reverse(tensor, axes: [1])
+
+    # What was at i comes to be at i + by; `value` comes in.
+    defp shift(tensor, by, value), do: Nx.pad(tensor, cast(value, tensor), along(tensor, {by, -by, 0}))
+
+    defp pad(tensor, 0, _value), do: tensor
+    defp pad(tensor, count, value), do: Nx.pad(tensor, cast(value, tensor), along(tensor, {0, count, 0}))
+
+    defp along(tensor, config), do: List.replace_at(List.duplicate({0, 0, 0}, Nx.rank(tensor)), 1, config)
+
+    defp cast(value, tensor), do: Nx.tensor(value, type: Nx.type(tensor))
+
+    defp neighbours(tensor) do
+      {batch, seq, dim, state} = Nx.shape(tensor)
+      pairs = Nx.reshape(tensor, {batch, div(seq, 2), 2, dim, state})
+      one = fn index -> pairs |> Nx.slice_along_axis(index, 1, axis: 2) |> Nx.squeeze(axes: [2]) end
+      {one.(0), one.(1)}
+    end
+
+    defp interleave(first, second) do
+      {batch, half, dim, state} = Nx.shape(first)
+      [first, second] |> Nx.stack(axis: 2) |> Nx.reshape({batch, 2 * half, dim, state})
+    end
+  end
+end

@@ -1,0 +1,169 @@
+defmodule ExPhil.Native.SelectiveScan.Call do
+  @moduledoc false
+  # A call from its arguments to its results: the tensors are cast, the backend is chosen and run, or the CPU in its
+  # place, and the results take the form that the inputs had.
+  alias ExPhil.Native.{Error, Nif, Tensor}
+  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Fallback, Options}
+
+  @doc """
+  The forward pass; `form` is `:scan` or `:step`, `wanted` the last of `:y`, `:final_state`, `:boundary_states` that
+  is asked for. `{y, final_state | nil, boundary_states | nil}`.
+  """
+  def forward(form, given, options, wanted) do
+    if in_defn?(given, options) do
+      {y, final_state} = in_nx(:forward, [form, given, options])
+      {y, if(wanted != :y, do: final_state), nil}
+    else
+      now(form, given, Options.cast!(options), wanted)
+    end
+  end
+
+  defp now(form, given, options, wanted) do
+    {x, _dt, a, _b, _c} = tensors = cast!(given)
+
+    {:ok, y, final_state, boundary_states} =
+      run(:forward, options, x, a, fn
+        :nx -> results(in_nx(:forward, [form, tensors, options]), wanted)
+        :cpu -> Nif.forward_cpu(form, tensors, options, wanted)
+        :cpu_dirty -> Nif.forward_cpu_dirty(form, tensors, options, wanted)
+        {:cuda, ordinal} -> Nif.forward_cuda(ordinal, form, tensors, options, wanted)
+      end)
+
+    {
+      like(%{x | data: y}, given, elem(given, 0)),
+      state(final_state, x, a, given),
+      boundary_states(boundary_states, a, given)
+    }
+  end
+
+  @doc "The backward pass: the gradients by the names of the inputs."
+  def backward(dy, given, options) do
+    if in_defn?(given, options) do
+      in_nx(:backward, [dy, given, options])
+    else
+      backward_now(dy, given, Options.cast!(options))
+    end
+  end
+
+  defp backward_now(dy, given, options) do
+    {x, dt, a, b, c} = tensors = cast!(given)
+    dy = Tensor.cast!(dy, :dy)
+
+    {:ok, gradients} =
+      run(:backward, options, x, a, fn
+        :nx -> {:ok, for({name, tensor} <- in_nx(:backward, [dy, tensors, options]), do: {name, bytes(tensor)})}
+        :cpu -> Nif.backward_cpu(dy, tensors, options)
+        :cpu_dirty -> Nif.backward_cpu_dirty(dy, tensors, options)
+        {:cuda, ordinal} -> Nif.backward_cuda(ordinal, dy, tensors, options)
+      end)
+
+    inputs = Map.merge(Map.from_struct(options), %{x: x, dt: dt, a: a, b: b, c: c})
+
+    for {name, data} <- gradients, into: %{} do
+      {name, like(%{inputs[name] | data: data}, given, model(name, given))}
+    end
+  end
+
+  @doc "Which backend a forward pass takes, and why."
+  def backend(given, options) do
+    {x, _dt, a, _b, _c} = cast!(given)
+    Backend.explain(:forward, options, x, a)
+  end
+
+  # Not known to the compiler where Nx is not among the dependencies.
+  @nx ExPhil.Native.Defn.Call
+
+  if Code.ensure_loaded?(Nx) do
+    defp in_defn?(given, options), do: @nx.here?(given, options)
+    defp bytes(tensor), do: Nx.to_binary(tensor)
+  else
+    defp in_defn?(_given, _options), do: false
+    defp bytes(tensor), do: Tensor.to_binary(tensor)
+  end
+
+  defp in_nx(function, arguments), do: apply(@nx, function, arguments)
+
+  defp results({y, final_state}, wanted) do
+    {:ok, bytes(y), if(wanted != :y, do: bytes(final_state)), nil}
+  end
+
+  defp cast!({x, dt, a, b, c}) do
+    cast_a = Tensor.cast!(a, :a)
+
+    if match?(%{shape: {_, _}}, cast_a) do
+      real!(b, :b)
+      real!(c, :c)
+    end
+
+    {Tensor.cast!(x, :x), Tensor.cast!(dt, :dt), cast_a, Tensor.cast!(b, :b), Tensor.cast!(c, :c)}
+  end
+
+  # With its trailing 2, a complex {batch, seq, state} would pass for a real {batch, seq, groups, state}.
+  if Code.ensure_loaded?(Nx) do
+    defp real!(%Nx.Tensor{type: {:c, bits}}, name) do
+      raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"
+    end
+  end
+
+  defp real!(tensor, _name), do: tensor
+
+  defp run(pass, options, x, a, native) do
+    case Backend.choose(pass, options, x, a) do
+      {:cpu, _} ->
+        on_cpu(pass, options, x, a, native)
+
+      {:nx, _} ->
+        native.(:nx)
+
+      {cuda, :forced} ->
+        native.(cuda)
+
+      {cuda, :chosen} ->
+        with {:error, reason} <- native.(cuda), do: in_place_of_cuda(reason, pass, options, x, a, native)
+    end
+    |> carried_out!()
+  end
+
+  defp on_cpu(pass, options, x, a, native) do
+    native.(if Cost.short?(Cost.work(pass, x, a, options)), do: :cpu, else: :cpu_dirty)
+  end
+
+  defp in_place_of_cuda({:invalid_argument, _} = reason, _pass, _options, _x, _a, _native), do: {:error, reason}
+
+  defp in_place_of_cuda({_kind, reason}, pass, options, x, a, native) do
+    Fallback.announce(:cuda, :cpu, reason)
+    on_cpu(pass, options, x, a, native)
+  end
+
+  defp carried_out!({:error, reason}), do: Error.raise!(reason)
+  defp carried_out!(answer), do: answer
+
+  # {batch, dim, state} and its type follow from {dim, state} and the type of a.
+  defp state(nil, _x, _a, _given), do: nil
+
+  defp state(data, x, a, {_, _, given_a, _, _} = given) do
+    shape = Tuple.insert_at(a.shape, 0, elem(x.shape, 0))
+    like(%Tensor{type: a.type, shape: shape, data: data}, given, given_a)
+  end
+
+  defp boundary_states(nil, _a, _given), do: nil
+
+  defp boundary_states({axes, data}, a, {_, _, given_a, _, _} = given) do
+    like(%Tensor{type: a.type, shape: List.to_tuple(axes), data: data}, given, given_a)
+  end
+
+  # Whose gradient is complex where what was given is.
+  defp model(name, {_x, _dt, a, _b, _c}) when name in [:a, :initial_state], do: a
+  defp model(:b, {_x, _dt, _a, b, _c}), do: b
+  defp model(:c, {_x, _dt, _a, _b, c}), do: c
+  defp model(_name, {x, _dt, _a, _b, _c}), do: x
+
+  # A result is one of Nx where x was, and complex where its model was.
+  if Code.ensure_loaded?(Nx) do
+    defp like(result, {%Nx.Tensor{}, _, _, _, _}, %{type: {class, _}}) do
+      Tensor.to_nx(result, complex: class == :c)
+    end
+  end
+
+  defp like(result, _given, _model), do: result
+end

@@ -1,0 +1,266 @@
+if Code.ensure_loaded?(Nx) do
+  defmodule ExPhil.Native.Defn.CallTest do
+    # The scan inside of defn: values, gradients of everything through everything, vectorized tensors, errors.
+    use ExUnit.Case, async: true
+
+    import ExPhil.Native.Scans
+    import Nx.Defn
+    alias ExPhil.Native.{SelectiveScan, Tensor}
+
+    defn in_defn(x, dt, a, b, c, d, opts \\ [method: :zoh]) do
+      SelectiveScan.scan_with_state(x, dt, a, b, c,
+        d: d,
+        dt_softplus: true,
+        method: opts[:method],
+        backend: opts[:backend]
+      )
+    end
+
+    defn(step_in_defn(state, x, dt, a, b, c), do: SelectiveScan.step(state, x, dt, a, b, c))
+
+    defn(backward_in_defn(dy, x, dt, a, b, c), do: SelectiveScan.backward(dy, x, dt, a, b, c))
+
+    # A scalar that every element of both results has a weight in.
+    defnp weighed({y, state}) do
+      wave = fn tensor -> Nx.sin(Nx.iota(Nx.shape(tensor), type: Nx.type(y))) end
+      Nx.sum(y * wave.(y)) + Nx.sum(state * wave.(state))
+    end
+
+    defn loss(tensors, opts \\ []) do
+      tensors |> both(opts) |> weighed()
+    end
+
+    deftransformp both(tensors, opts) do
+      {given, optional} = Map.split(tensors, [:x, :dt, :a, :b, :c])
+      opts = opts ++ Keyword.new(optional)
+      {y, state} = SelectiveScan.scan_with_state(given.x, given.dt, given.a, given.b, given.c, opts)
+      {y, if(match?({:c, _}, Nx.type(state)), do: Nx.add(Nx.real(state), absolute(state)), else: state)}
+    end
+
+    # Not analytic, so that conjugates count.
+    defp absolute(state), do: state |> Nx.abs() |> Nx.pow(2)
+
+    defn(gradients(tensors, opts \\ []), do: grad(tensors, &loss(&1, opts)))
+
+    defp to_nx(inputs), do: Map.new(inputs, fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+    defp inputs(sizes \\ []), do: to_nx(random([type: {:f, 64}] ++ sizes))
+    defp args(inputs), do: [inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c]
+
+    defp complex(shape) do
+      [re, im] = for _ <- 1..2, do: shape |> uniform({:f, 64}, -1.0, 0.3) |> Tensor.to_nx()
+      Nx.complex(re, im)
+    end
+
+    defp close!(got, wanted, tolerance \\ 1.0e-11) do
+      assert Nx.shape(got) == Nx.shape(wanted)
+      error = got |> Nx.subtract(wanted) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number()
+      norm = wanted |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number()
+      assert error <= tolerance * max(norm, 1.0)
+    end
+
+    test "gives in defn what it gives outside" do
+      for type <- [{:f, 32}, {:f, 64}, {:bf, 16}, {:f, 16}], method <- [:zoh, :poly] do
+        inputs = to_nx(random(type: type))
+        opts = [d: inputs.d, dt_softplus: true, method: method]
+        outside = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [opts])
+        assert apply(__MODULE__, :in_defn, args(inputs) ++ [inputs.d, [method: method]]) == outside
+      end
+    end
+
+    test "steps in defn as outside" do
+      inputs = inputs()
+      [x, dt, b, c] = for name <- [:x, :dt, :b, :c], do: inputs[name][[.., 0]]
+      outside = SelectiveScan.step(inputs.initial_state, x, dt, inputs.a, b, c)
+      assert step_in_defn(inputs.initial_state, x, dt, inputs.a, b, c) == outside
+    end
+
+    test "is jitted, and tensors from outside are constants" do
+      inputs = inputs()
+      jitted = Nx.Defn.jit(fn x -> SelectiveScan.scan(x, inputs.dt, inputs.a, inputs.b, inputs.c) end)
+      assert jitted.(inputs.x) == apply(SelectiveScan, :scan, args(inputs))
+    end
+
+    test "the gradient is that of Nx's own scan, for every input, method, mode and layout" do
+      for method <- [:zoh, :foh, :bilinear, :poly], opts <- [[], [reverse: true], [bidirectional: true]] do
+        inputs = inputs()
+        opts = [method: method, dt_softplus: true] ++ opts
+        native = gradients(inputs, [backend: :cpu] ++ opts)
+        for {name, wanted} <- gradients(inputs, [backend: :nx] ++ opts), do: close!(native[name], wanted)
+      end
+
+      for {b, c} <- [{{2, 7, 2, 4}, {6, 4}}, {{6, 4}, {2, 7, 3, 4}}] do
+        inputs = Map.merge(inputs(), to_nx(%{b: normal(b, {:f, 64}), c: normal(c, {:f, 64})}))
+        native = gradients(inputs, backend: :cpu)
+        for {name, wanted} <- gradients(inputs, backend: :nx), do: close!(native[name], wanted)
+      end
+    end
+
+    test "the gradient of complex tensors is that of Nx" do
+      inputs = %{x: inputs().x, dt: inputs().dt, a: complex({6, 4}), b: complex({2, 7, 4}), c: complex({2, 7, 4})}
+      inputs = Map.put(inputs, :initial_state, complex({2, 6, 4}))
+      native = gradients(inputs, backend: :cpu)
+
+      for {name, wanted} <- gradients(inputs, backend: :nx) do
+        assert Nx.type(native[name]) == Nx.type(inputs[name])
+        close!(native[name], wanted)
+      end
+    end
+
+    test "the gradient is the slope" do
+      inputs = inputs(batch: 1, seq: 5, dim: 2, state: 2)
+      gradients = gradients(inputs, dt_softplus: true)
+
+      for {name, tensor} <- inputs, at <- 0..(Nx.size(tensor) - 1) do
+        moved = fn by ->
+          step = tensor |> Nx.size() |> then(&Nx.iota({&1})) |> Nx.equal(at) |> Nx.multiply(by)
+          moved = Nx.add(tensor, Nx.reshape(step, Nx.shape(tensor)))
+          loss(%{inputs | name => moved}, dt_softplus: true) |> Nx.to_number()
+        end
+
+        slope = (moved.(1.0e-5) - moved.(-1.0e-5)) / 2.0e-5
+
+        assert_in_delta gradients[name] |> Nx.flatten() |> Nx.slice([at], [1]) |> Nx.sum() |> Nx.to_number(),
+                        slope,
+                        1.0e-7
+      end
+    end
+
+    test "value and gradient through the state alone, and packed rows" do
+      inputs = inputs()
+      seq_idx = Nx.tensor([[0, 0, 1, 1, -1, 1, 2], [4, 4, 4, 4, 4, 5, 5]], type: {:s, 32})
+
+      [native, nx] =
+        for backend <- [:cpu, :nx] do
+          Nx.Defn.value_and_grad(Map.take(inputs, [:x, :dt, :a, :b, :initial_state]), fn given ->
+            {_y, state} =
+              SelectiveScan.scan_with_state(given.x, given.dt, given.a, given.b, inputs.c,
+                initial_state: given.initial_state,
+                seq_idx: seq_idx,
+                backend: backend
+              )
+
+            Nx.sum(Nx.multiply(state, state))
+          end)
+        end
+
+      close!(elem(native, 0), elem(nx, 0))
+      for {name, wanted} <- elem(nx, 1), do: close!(elem(native, 1)[name], wanted)
+    end
+
+    test "backward/7 in defn is backward/7" do
+      inputs = inputs()
+      outside = apply(SelectiveScan, :backward, [inputs.z | args(inputs)])
+      inside = apply(__MODULE__, :backward_in_defn, [inputs.z | args(inputs)])
+      for {name, wanted} <- outside, do: close!(inside[name], wanted)
+    end
+
+    test "the native scan has first derivatives only, and says so; that of Nx has them all" do
+      inputs = inputs(batch: 1, seq: 3, dim: 1, state: 1)
+
+      second = fn backend ->
+        Nx.Defn.grad(inputs.x, fn x ->
+          x
+          |> Nx.Defn.grad(fn x ->
+            Nx.sum(Nx.pow(SelectiveScan.scan(x, inputs.dt, inputs.a, inputs.b, inputs.c, backend: backend), 3))
+          end)
+          |> Nx.sum()
+        end)
+      end
+
+      assert_raise ArgumentError, ~r/first derivatives only; use backend: :nx/, fn -> second.(:cpu) end
+      assert second.(:nx) |> Nx.abs() |> Nx.sum() |> Nx.to_number() > 0
+    end
+
+    describe "vectorized tensors" do
+      test "of one model join the batch" do
+        inputs = inputs()
+        xs = for factor <- 1..3, do: Nx.multiply(inputs.x, factor)
+
+        {y, state} =
+          SelectiveScan.scan_with_state(
+            xs |> Nx.stack() |> Nx.vectorize(:game),
+            inputs.dt,
+            inputs.a,
+            inputs.b,
+            inputs.c,
+            initial_state: inputs.initial_state,
+            seq_idx: Nx.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]], type: {:s, 32})
+          )
+
+        assert {y.vectorized_axes, y.shape, state.vectorized_axes} == {[game: 3], {2, 7, 6}, [game: 3]}
+
+        for {x, index} <- Enum.with_index(xs) do
+          {one, last} =
+            SelectiveScan.scan_with_state(x, inputs.dt, inputs.a, inputs.b, inputs.c,
+              initial_state: inputs.initial_state,
+              seq_idx: Nx.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]], type: {:s, 32})
+            )
+
+          close!(Nx.devectorize(y)[index], one)
+          close!(Nx.devectorize(state)[index], last)
+        end
+      end
+
+      test "of models of their own join the channels, whatever the layout, and have gradients" do
+        for {b, c} <- [{{2, 7, 4}, {6, 4}}, {{2, 7, 2, 4}, {2, 7, 4}}] do
+          inputs = Map.merge(inputs(), to_nx(%{b: normal(b, {:f, 64}), c: normal(c, {:f, 64})}))
+          as = for factor <- 1..3, do: Nx.multiply(inputs.a, factor)
+          together = %{inputs | a: as |> Nx.stack() |> Nx.vectorize(:model)}
+          loss = loss(together)
+          assert loss.vectorized_axes == [model: 3]
+          gradients = gradients(together)
+
+          for {a, index} <- Enum.with_index(as) do
+            close!(Nx.devectorize(loss)[index], loss(%{inputs | a: a}))
+            close!(Nx.devectorize(gradients.a)[index], gradients(%{inputs | a: a}).a)
+          end
+        end
+      end
+
+      test "step" do
+        inputs = inputs()
+        [x, dt, b, c] = for name <- [:x, :dt, :b, :c], do: inputs[name][[.., 0]]
+        xs = Nx.stack([x, Nx.negate(x)]) |> Nx.vectorize(:game)
+        {y, _state} = SelectiveScan.step(inputs.initial_state, xs, dt, inputs.a, b, c)
+        {one, _state} = SelectiveScan.step(inputs.initial_state, Nx.negate(x), dt, inputs.a, b, c)
+        close!(Nx.devectorize(y)[1], one)
+      end
+
+      test "that cannot be one scan" do
+        inputs = inputs()
+        a = Nx.stack([inputs.a, inputs.a]) |> Nx.vectorize(:model)
+        index = Nx.broadcast(Nx.tensor(0, type: {:s, 32}), {2, 2, 7}) |> Nx.vectorize(:game)
+
+        assert_raise ArgumentError, ~r/expected seq_idx to be the same for all/, fn ->
+          SelectiveScan.scan(inputs.x, inputs.dt, a, inputs.b, inputs.c, seq_idx: index)
+        end
+      end
+    end
+
+    describe "a wrong call is refused when it is traced" do
+      test "in the words of the native library" do
+        inputs = inputs()
+
+        assert_raise ArgumentError, "expected dt to have shape {2, 7, 6}, got: {2, 7, 5}", fn ->
+          in_defn(inputs.x, inputs.dt[[.., .., 0..4]], inputs.a, inputs.b, inputs.c, inputs.d)
+        end
+
+        assert_raise ArgumentError, ~r/expected method to be one of :zoh, .* got: :zho/, fn ->
+          in_defn(inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, inputs.d, method: :zho)
+        end
+
+        assert_raise ArgumentError, "expected a to have type f64 where x has type f64, got: f32", fn ->
+          in_defn(inputs.x, inputs.dt, Nx.as_type(inputs.a, :f32), inputs.b, inputs.c, inputs.d)
+        end
+      end
+
+      test "complex where it should be real" do
+        inputs = inputs()
+
+        assert_raise ArgumentError, "expected b to be real where a is real, got: numbers of type c128", fn ->
+          in_defn(inputs.x, inputs.dt, inputs.a, complex({2, 7, 4}), inputs.c, inputs.d)
+        end
+      end
+    end
+  end
+end

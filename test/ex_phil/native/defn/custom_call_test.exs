@@ -1,0 +1,125 @@
+if Code.ensure_loaded?(Nx) do
+  # EXLA cannot be everywhere, but its protocol is two small files: EXPHIL_EXLA names the folder lib/exla of its source.
+  # Without it a double of the same form stands in.
+  unless Code.ensure_loaded?(EXLA.CustomCall) do
+    if source = System.get_env("EXPHIL_EXLA") do
+      for file <- ["custom_call/spec.ex", "custom_call.ex"], do: Code.require_file(Path.join(source, file))
+    else
+      defmodule EXLA.CustomCall.Spec do
+        @enforce_keys [:call_target_name]
+        defstruct [:call_target_name, attributes: [], operand_element_types: :default]
+      end
+
+      defprotocol EXLA.CustomCall do
+        def call(struct, out, args, client)
+      end
+    end
+
+    Code.require_file("../../../../lib/ex_phil/native/defn/exla.ex", __DIR__)
+  end
+
+  defmodule ExPhil.Native.Defn.CustomCallTest do
+    # What EXLA is told to put in the place of our blocks.
+    use ExUnit.Case, async: false
+
+    import ExPhil.Native.Scans
+    alias ExPhil.Native.Defn.{Block, CustomCall}
+    alias ExPhil.Native.{SelectiveScan, Tensor}
+
+    # The blocks of an expression, as a compiler meets them.
+    defp blocks(fun, tensors) do
+      {:ok, found} = Agent.start_link(fn -> [] end)
+      expression = Nx.Defn.debug_expr(fun).(tensors)
+      visit(expression, found)
+      Agent.get(found, & &1) |> Enum.uniq()
+    end
+
+    defp visit(expression, found) do
+      Nx.Defn.Composite.traverse(expression, fn tensor -> visit_tensor(tensor, found) end)
+    end
+
+    defp visit_tensor(%{data: %{op: :block, args: [block, operands, results, _default]}} = tensor, found) do
+      Agent.update(found, &[{block, operands, results} | &1])
+      Enum.each(operands, &visit_tensor(&1, found))
+      tensor
+    end
+
+    defp visit_tensor(tensor, found) do
+      Nx.Defn.Tree.apply_args(tensor, nil, fn arg, acc -> {visit_tensor(arg, found), acc} end)
+      tensor
+    end
+
+    defp loss(inputs, opts) do
+      {y, state} =
+        SelectiveScan.scan_with_state(inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, [{:z, inputs.z} | opts])
+
+      Nx.add(Nx.sum(y), Nx.sum(state))
+    end
+
+    defp inputs do
+      random(seq: 200)
+      |> Map.take([:x, :dt, :a, :b, :c, :z])
+      |> Map.new(fn {name, t} -> {name, Tensor.to_nx(t)} end)
+    end
+
+    defp both(opts) do
+      found = blocks(fn inputs -> Nx.Defn.grad(inputs, &loss(&1, opts)) end, inputs())
+      # The forward pass is there for what it keeps.
+      assert [%Block.Backward{}, %Block.Forward{}] =
+               found |> Enum.map(&elem(&1, 0)) |> Enum.sort_by(& &1.__struct__)
+
+      Enum.sort_by(found, &elem(&1, 0).__struct__)
+    end
+
+    test "targets, operands, results and attributes are those of the native handlers" do
+      [{backward, operands, gradients}, {forward, given, results}] =
+        both(method: :poly, dt_softplus: true, dt_limit: {0.01, :infinity})
+
+      options = [
+        {"method", ~s("poly")},
+        {"coefficients", ~s("exact")},
+        {"bidirectional", "1 : i64"},
+        {"reverse", "0 : i64"},
+        {"dt_softplus", "1 : i64"},
+        {"dt_limit_min", "0.01 : f64"}
+      ]
+
+      names = [{"operands", ~s("x dt a b c z")}, {"results", ~s("y final_state boundary_states")}]
+      assert CustomCall.call(forward) == {"exphil_selective_scan_fwd", names ++ options}
+      assert {length(given), tuple_size(results)} == {6, 3}
+
+      upstream = ~s("x dt a b c z dy dfinal_state boundary_states")
+      names = [{"operands", upstream}, {"results", ~s("x dt a b c z")}]
+      assert CustomCall.call(backward) == {"exphil_selective_scan_bwd", names ++ options}
+      assert {length(operands), tuple_size(gradients)} == {9, 6}
+    end
+
+    test "EXLA compiles the default of a block where there is no XLA to take the handlers" do
+      assert SelectiveScan.xla_register() == :no_xla
+
+      for {block, operands, results} <- both([]), platform <- [:host, :cuda, :rocm] do
+        assert EXLA.CustomCall.call(block, results, operands, %{platform: platform}) == :skip
+      end
+    end
+
+    test "a backend that was asked for is not replaced, nor a platform without handlers" do
+      for {backend, platforms} <- [
+            {nil, [:host, :cuda]},
+            {:auto, [:host, :cuda]},
+            {:cpu, [:host]},
+            {:cuda, [:cuda]}
+          ] do
+        assert Enum.filter([:host, :cuda, :rocm], &CustomCall.fits?(backend, &1)) == platforms
+      end
+    end
+
+    test "what the handlers ask for beside the results does no harm without them" do
+      inputs = inputs()
+      {boundary, _} = CustomCall.extras(inputs, %{SelectiveScan.Options.read!([], :scan) | bidirectional: false})
+      assert [{:boundary_states, {1, 2, _chunks, 6, 4}, {:f, 32}}] = boundary
+      native = Nx.Defn.grad(inputs, &loss(&1, []))
+      nx = Nx.Defn.grad(inputs, &loss(&1, backend: :nx))
+      for {name, wanted} <- nx, do: assert(distance(Tensor.from_nx(native[name]), Tensor.from_nx(wanted)) < 1.0e-5)
+    end
+  end
+end

@@ -1,0 +1,157 @@
+if Code.ensure_loaded?(Nx) do
+  defmodule ExPhil.Native.Defn.FallbackTest do
+    # `backend: :nx` beside the native library: every option, layout, type and algorithm.
+    use ExUnit.Case, async: true
+
+    import ExPhil.Native.Scans
+    alias ExPhil.Native.Defn.Check
+    alias ExPhil.Native.{SelectiveScan, Tensor}
+
+    @methods [:zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4]
+    @algorithms [:blelloch, :hillis_steele, :cumsum, :sequential]
+
+    defp args(inputs), do: [inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c]
+
+    # Outputs and gradients of both, and how far they are apart at most.
+    defp apart(inputs, opts) do
+      [dy, dfinal_state] = for like <- [inputs.x, inputs.initial_state], do: normal(like.shape, like.type)
+
+      results =
+        for backend <- [:nx, :cpu] do
+          opts = [{:backend, backend} | opts]
+          {y, state} = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [opts])
+          upstream = [{:dfinal_state, dfinal_state} | opts]
+          gradients = apply(SelectiveScan, :backward, [dy | args(inputs)] ++ [upstream])
+          Map.merge(gradients, %{y: y, final_state: state})
+        end
+
+      [nx, native] = results
+      assert Map.keys(nx) == Map.keys(native)
+
+      for {name, wanted} <- native do
+        assert Tensor.type(nx[name]) == Tensor.type(wanted)
+        distance(nx[name], wanted)
+      end
+      |> Enum.max()
+    end
+
+    defp optional(inputs), do: Keyword.new(Map.take(inputs, [:d, :z, :dt_bias, :initial_state]))
+
+    test "every method in every mode" do
+      inputs = random(type: {:f, 64}, seq: 6)
+
+      for method <- @methods, both_ways? <- [false, true], reverse <- [false, true] do
+        opts = [method: method, bidirectional: both_ways?, reverse: reverse, dt_softplus: true] ++ optional(inputs)
+        assert {method, apart(inputs, opts)} < {method, 1.0e-12}
+      end
+    end
+
+    test "every type, within its rounding" do
+      # Nx's binary backend cuts bf16 off where others round.
+      for {type, rounding} <- [{{:f, 64}, 1.0e-13}, {{:f, 32}, 3.0e-6}, {{:bf, 16}, 8.0e-3}, {{:f, 16}, 1.0e-3}] do
+        inputs = random(type: type, seq: 12)
+        assert {type, apart(inputs, [dt_softplus: true] ++ optional(inputs))} < {type, rounding}
+      end
+    end
+
+    test "packed rows, in every mode and by every algorithm" do
+      index = [[0, 0, 1, 1, 1, -1, 2, 2, -1], [-1, 3, 3, -1, 3, 4, 4, 4, 4]]
+      inputs = random(type: {:f, 64}, seq: 9)
+
+      for algorithm <- @algorithms, both_ways? <- [false, true], reverse <- [false, true] do
+        opts = [bidirectional: both_ways?, reverse: reverse, seq_idx: Tensor.from_list(index, :s32)]
+        assert apart(inputs, [algorithm: algorithm] ++ opts ++ optional(inputs)) < 1.0e-12
+      end
+    end
+
+    test "limits of dt, and softplus beyond 20" do
+      inputs = %{random(type: {:f, 64}) | dt: uniform({2, 7, 6}, {:f, 64}, -2.0, 30.0)}
+      inputs = %{inputs | a: uniform({6, 4}, {:f, 64}, -0.3, -0.01)}
+
+      for limit <- [nil, {0.5, 2.0}, {:neg_infinity, 1.0}, {0.1, :infinity}] do
+        assert apart(inputs, dt_softplus: true, dt_limit: limit) < 1.0e-12
+      end
+    end
+
+    test "lengths around the powers of two and the windows" do
+      for seq <- [1, 2, 3, 4, 5, 15, 16, 17, 31, 33], algorithm <- @algorithms do
+        inputs = random(type: {:f, 64}, batch: 1, seq: seq, dim: 2, state: 2)
+        assert {seq, apart(inputs, algorithm: algorithm, initial_state: inputs.initial_state)} < {seq, 1.0e-12}
+      end
+    end
+
+    test "steps" do
+      for groups <- [[], [2]] do
+        inputs = random(type: {:f, 64})
+        [x, dt, z] = for name <- [:x, :dt, :z], do: frame(inputs[name], 0)
+        [b, c] = for shape <- [List.to_tuple([2 | groups] ++ [4]), {6, 4}], do: normal(shape, {:f, 64})
+
+        [nx, native] =
+          for backend <- [:nx, :cpu] do
+            SelectiveScan.step(inputs.initial_state, x, dt, inputs.a, b, c, z: z, d: inputs.d, backend: backend)
+          end
+
+        for {got, wanted} <- Enum.zip(Tuple.to_list(nx), Tuple.to_list(native)) do
+          assert distance(got, wanted) < 1.0e-13
+        end
+      end
+    end
+
+    test "where the discretization is not smooth in its formula, the gradient is" do
+      # a * dt is zero, near to it, and on both sides of where series and closed form meet.
+      inputs = %{random(type: {:f, 64}, batch: 1, seq: 4, dim: 6, state: 1) | d: nil}
+      a = Tensor.from_list(for(a <- [0.0, -1.0e-9, -0.999999, -1.000001, -2.999999, -3.000001], do: [a]), :f64)
+      dt = Tensor.from_list([for(_ <- 1..4, do: for(_ <- 1..6, do: 1.0))], :f64)
+
+      for method <- @methods do
+        assert {method, apart(%{inputs | a: a, dt: dt}, method: method)} < {method, 1.0e-11}
+      end
+    end
+
+    test "an unknown algorithm" do
+      assert_raise ArgumentError, ~r/algorithm to be one of :blelloch, .*, got: :kogge/, fn ->
+        apply(SelectiveScan, :scan, args(random([])) ++ [[algorithm: :kogge]])
+      end
+    end
+
+    test "a call that is wrong is told so in the words of the native library, with it and without" do
+      zeros = &Tensor.zeros/2
+      good = Map.take(random([]), [:x, :dt, :a, :b, :c])
+      options = ExPhil.Native.SelectiveScan.Options.read!([], :scan)
+
+      for {form, changes, settings} <- [
+            {:scan, [x: zeros.({2, 7}, :f32)], []},
+            {:scan, [x: zeros.({2, 7, 6}, :s32)], []},
+            {:scan, [x: zeros.({2, 0, 6}, :f32)], []},
+            {:scan, [dt: zeros.({2, 7, 5}, :f32)], []},
+            {:scan, [dt: zeros.({2, 7, 6}, :f64)], []},
+            {:scan, [a: zeros.({5, 4}, :f32)], []},
+            {:scan, [b: zeros.({2, 7, 4, 4}, :f32)], []},
+            {:scan, [a: zeros.({6, 4, 2}, :f32), c: zeros.({6, 4}, :f32), b: zeros.({6, 4, 2}, :f32)], []},
+            {:scan, [d: zeros.({5}, :f32)], []},
+            {:scan, [seq_idx: zeros.({2, 7}, :s64)], []},
+            {:scan, [seq_idx: zeros.({2, 8}, :s32)], []},
+            {:scan, [initial_state: zeros.({2, 6, 5}, :f32)], []},
+            {:scan, [], [method: :zho]},
+            {:scan, [], [coefficients: :series]},
+            {:scan, [], [coefficients: :taylor]},
+            {:step, [], []},
+            {:step, [x: zeros.({2, 6}, :f32)], [method: :poly]},
+            {:step, [x: zeros.({2, 6}, :f32)], [reverse: true]},
+            {:step, [x: zeros.({2, 6}, :f32)], [bidirectional: true]}
+          ] do
+        specs = Map.merge(good, Map.new(changes))
+        options = struct!(options, settings)
+
+        [native, here] =
+          for check <- [&Check.run!/3, &Check.here!/3] do
+            assert_raise(ArgumentError, fn -> check.(form, specs, options) end).message
+          end
+
+        assert native == here
+      end
+
+      assert Check.here!(:scan, good, options) == :ok
+    end
+  end
+end

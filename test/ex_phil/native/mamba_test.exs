@@ -1,0 +1,149 @@
+if Code.ensure_loaded?(Axon) do
+  defmodule ExPhil.Native.MambaTest do
+    # Models of Axon over the native scan: weights of mamba_ssm, checkpoints of ExPhil's names, training.
+    use ExUnit.Case, async: true
+    doctest ExPhil.Native.Mamba
+    doctest ExPhil.Native.Layers
+
+    alias ExPhil.Native.{Mamba, Tensor}
+
+    @digits Path.expand("../../../examples/data/digits_mamba.safetensors", __DIR__)
+
+    defp close!(got, wanted, tolerance) do
+      assert Nx.shape(got) == Nx.shape(wanted)
+      assert got |> Nx.subtract(wanted) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number() < tolerance
+    end
+
+    describe "a model trained with mamba_ssm's block in PyTorch" do
+      defp logits(count) do
+        tensors = Tensor.load_safetensors(@digits)
+        [images, logits, labels] = for name <- ~w(images logits labels), do: Tensor.to_nx(tensors["test.#{name}"])
+        pixels = images[0..(count - 1)] |> Nx.divide(16) |> Nx.new_axis(2)
+
+        model =
+          [embed_size: 1, hidden_size: 64, window_size: 64, block: :mamba_ssm]
+          |> Mamba.build()
+          |> Axon.dense(10, name: "head")
+
+        {init, predict} = Axon.build(model)
+        parameters = init.(Nx.to_template(pixels), Axon.ModelState.new(Mamba.load_safetensors(@digits)))
+        {predict.(parameters, pixels), logits[0..(count - 1)], labels[0..(count - 1)]}
+      end
+
+      test "gives its logits" do
+        {got, wanted, _labels} = logits(3)
+        close!(got, wanted, 1.0e-4)
+      end
+
+      # Minutes, in Nx's own backend.
+      @tag :slow
+      @tag timeout: :infinity
+      test "gives the logits and the accuracy of all images that were held out" do
+        {got, wanted, labels} = logits(360)
+        close!(got, wanted, 1.0e-4)
+        assert got |> Nx.argmax(axis: 1) |> Nx.equal(labels) |> Nx.sum() |> Nx.to_number() == 342
+      end
+
+      test "is told from another file" do
+        assert_raise ArgumentError, ~r/to hold layers of a Mamba/, fn ->
+          Mamba.load_safetensors(Path.expand("../../data/golden.safetensors", __DIR__))
+        end
+      end
+    end
+
+    describe "ExPhil's block" do
+      # As ExPhil and Edifice compute it: the input has the mean of the step sizes of all channels.
+      defp exphil(x, b, c, dt) do
+        state = Nx.axis_size(b, 2)
+        dt = Nx.clip(dt, 0.001, 0.1)
+        decay = dt |> Nx.new_axis(3) |> Nx.multiply(Nx.negate(Nx.add(Nx.iota({state}), 1))) |> Nx.exp()
+        gain = dt |> Nx.mean(axes: [2], keep_axes: true) |> Nx.new_axis(3) |> Nx.multiply(Nx.new_axis(b, 2))
+        input = Nx.multiply(gain, Nx.new_axis(x, 3))
+
+        {states, _} =
+          Enum.map_reduce(0..(Nx.axis_size(x, 1) - 1), Nx.broadcast(0.0, Nx.shape(input[[.., 0]])), fn at, state ->
+            state = decay[[.., at]] |> Nx.multiply(state) |> Nx.add(input[[.., at]])
+            {state, state}
+          end)
+
+        states |> Nx.stack(axis: 1) |> Nx.multiply(Nx.new_axis(c, 2)) |> Nx.sum(axes: [3])
+      end
+
+      test "has the scan of theirs" do
+        key = Nx.Random.key(1)
+        {x, key} = Nx.Random.normal(key, shape: {2, 9, 6})
+        {b, key} = Nx.Random.normal(key, shape: {2, 9, 4})
+        {c, key} = Nx.Random.normal(key, shape: {2, 9, 4})
+        {dt, _key} = Nx.Random.uniform(key, 0.0, 0.15, shape: {2, 9, 6})
+        close!(Mamba.exphil_scan(x, b, c, dt), exphil(x, b, c, dt), 1.0e-5)
+      end
+
+      test "has the layers and parameters of theirs, so that a checkpoint loads in either" do
+        model = Mamba.build(embed_size: 5, hidden_size: 32, state_size: 4, num_layers: 1, window_size: 6)
+        {init, _predict} = Axon.build(model)
+        %{data: data} = init.(Nx.template({1, 6, 5}, :f32), Axon.ModelState.empty())
+
+        shapes =
+          Map.new(data, fn {layer, each} -> {layer, Map.new(each, fn {name, t} -> {name, Nx.shape(t)} end)} end)
+
+        assert shapes == %{
+                 "input_projection" => %{"kernel" => {5, 32}, "bias" => {32}},
+                 "mamba_block_1_norm" => %{"gamma" => {32}, "beta" => {32}},
+                 "mamba_block_1_in_proj" => %{"kernel" => {32, 128}, "bias" => {128}},
+                 "mamba_block_1_conv_dw_conv" => %{"kernel" => {4, 1, 64}, "bias" => {64}},
+                 "mamba_block_1_ssm_bc_proj" => %{"kernel" => {64, 8}, "bias" => {8}},
+                 "mamba_block_1_ssm_dt_rank" => %{"kernel" => {64, 2}, "bias" => {2}},
+                 "mamba_block_1_ssm_dt_proj" => %{"kernel" => {2, 64}, "bias" => {64}},
+                 "mamba_block_1_out_proj" => %{"kernel" => {64, 32}, "bias" => {32}}
+               }
+      end
+    end
+
+    test "the convolution is Axon's" do
+      key = Nx.Random.key(2)
+      {x, key} = Nx.Random.normal(key, shape: {2, 7, 3})
+      {kernel, key} = Nx.Random.normal(key, shape: {4, 1, 3})
+      {bias, _key} = Nx.Random.normal(key, shape: {3})
+      parameters = Axon.ModelState.new(%{"conv" => %{"kernel" => kernel, "bias" => bias}})
+      input = Axon.input("x", shape: {nil, 7, 3})
+      ours = ExPhil.Native.Layers.causal_conv(input, name: "conv")
+      theirs = Axon.conv(input, 3, kernel_size: {4}, padding: [{3, 0}], feature_group_size: 3, name: "conv")
+      [got, wanted] = for model <- [ours, theirs], do: Axon.predict(model, parameters, x)
+      close!(got, wanted, 1.0e-5)
+    end
+
+    test "both blocks learn, by the gradients of the native scan" do
+      key = Nx.Random.key(3)
+      {x, _key} = Nx.Random.normal(key, shape: {16, 6, 4})
+      # Whether the second frame of the first feature is positive: it has to be carried to the last.
+      y = Nx.greater(x[[.., 1, 0]], 0) |> Nx.new_axis(1)
+
+      for block <- [:exphil, :mamba_ssm] do
+        model =
+          [
+            embed_size: 4,
+            hidden_size: 8,
+            state_size: 4,
+            num_layers: 2,
+            window_size: 6,
+            dropout: 0.01,
+            block: block
+          ]
+          |> Mamba.build()
+          |> Axon.dense(1, activation: :sigmoid)
+
+        loop =
+          model
+          |> Axon.Loop.trainer(:binary_cross_entropy, Polaris.Optimizers.adam(learning_rate: 2.0e-2),
+            log: 0,
+            seed: 0
+          )
+          |> Axon.Loop.metric(:accuracy)
+
+        trained = Axon.Loop.run(loop, List.duplicate({x, y}, 25), Axon.ModelState.empty(), epochs: 1)
+        guessed = Axon.predict(model, trained, x) |> Nx.greater(0.5)
+        assert {block, Nx.equal(guessed, y) |> Nx.mean() |> Nx.to_number()} > {block, 0.9}
+      end
+    end
+  end
+end
