@@ -21,33 +21,51 @@ def mlir(array):
     return f"tensor<{''.join(f'{n}x' for n in array.shape)}{KINDS[array.dtype.name]}>"
 
 
-def program(target, operands, results, attributes, transposed=()):
+def program(target, operands, results, attributes, flat=False, turned=False):
     """The operation in MLIR's generic form, as EXLA 0.13 writes it: no layouts, api_version 4, a dictionary of
-    attributes. The operands that are named are transposed by the program, before and by the call."""
-    arguments = ", ".join(f"%arg{i}: {mlir(turn(v) if n in transposed else v)}" for i, (n, v) in enumerate(operands.items()))
-    lines, values = [], []
-    for i, (name, array) in enumerate(operands.items()):
-        value = f"%arg{i}"
-        if name in transposed:
-            axes = [*range(array.ndim)][::-1]
-            lines.append(f'%t{i} = "stablehlo.transpose"({value}) {{permutation = array<i64: {", ".join(map(str, axes))}>}} : ({mlir(turn(array))}) -> {mlir(array)}')
-            value = f"%t{i}"
-        values.append(value)
-    types = [mlir(v) for v in results]
+    attributes. With `flat`, all its tensors have one axis, and the shapes are an attribute. With `turned`, what has
+    more axes comes transposed into the program and goes so from it: XLA would then rather have other layouts."""
+    lines = []
+
+    def op(name, value, before, after, attribute=""):
+        result = f"%v{len(lines)}"
+        lines.append(f'{result} = "stablehlo.{name}"({value}){attribute} : ({mlir(before)}) -> {mlir(after)}')
+        return result
+
+    def turn(value, before):
+        axes = ", ".join(map(str, reversed(range(len(before.shape)))))
+        return op("transpose", value, before, reverse(before), f" {{permutation = array<i64: {axes}>}}")
+
+    arguments, values = [], []
+    for i, v in enumerate(operands.values()):
+        arguments.append(f"%arg{i}: {mlir(reverse(v) if turned else v)}")
+        value = turn(f"%arg{i}", reverse(v)) if turned else f"%arg{i}"
+        values.append(op("reshape", value, v, line(v)) if flat else value)
+    shape = line if flat else lambda v: v
+    types = [mlir(shape(v)) for v in results]
+    if flat:
+        attributes = attributes | {"shapes": quoted(",".join(map(str, v.shape)) for v in operands.values())}
     entries = ", ".join(f"{name} = {value}" for name, value in attributes.items())
-    outputs = f"%0:{len(types)}" if len(types) > 1 else "%0"
     lines.append(
-        f'{outputs} = "stablehlo.custom_call"({", ".join(values)}) {{backend_config = {{{entries}}}, '
-        f'call_target_name = "{target}", api_version = 4 : i32}} : ({", ".join(map(mlir, operands.values()))}) -> '
-        f"({', '.join(types)})"
+        f'%0:{len(types)} = "stablehlo.custom_call"({", ".join(values)}) {{backend_config = {{{entries}}}, '
+        f'call_target_name = "{target}", api_version = 4 : i32}} : '
+        f"({', '.join(mlir(shape(v)) for v in operands.values())}) -> ({', '.join(types)})"
     )
-    returned = ", ".join(f"%0#{i}" for i in range(len(types))) if len(types) > 1 else "%0"
-    body = "\n    ".join([*lines, f'"func.return"({returned}) : ({", ".join(types)}) -> ()'])
-    return f"module @main {{\n  func.func public @main({arguments}) -> ({', '.join(types)}) {{\n    {body}\n  }}\n}}"
+    returned = []
+    for i, v in enumerate(results):
+        value = op("reshape", f"%0#{i}", line(v), v) if flat else f"%0#{i}"
+        returned.append(turn(value, v) if turned else value)
+    types = ", ".join(mlir(reverse(v) if turned else v) for v in results)
+    body = "\n    ".join([*lines, f'"func.return"({", ".join(returned)}) : ({types}) -> ()'])
+    return f"module @main {{\n  func.func public @main({', '.join(arguments)}) -> ({types}) {{\n    {body}\n  }}\n}}"
 
 
-def turn(array):
+def reverse(array):
     return jax.ShapeDtypeStruct(array.shape[::-1], array.dtype)
+
+
+def line(array):
+    return jax.ShapeDtypeStruct((array.size,), array.dtype)
 
 
 def run(text, arguments):
@@ -58,35 +76,42 @@ def run(text, arguments):
     return [shards[0] for shards in results.disassemble_into_single_device_arrays()]
 
 
-def call(operands, results, attributes, target=_library.FORWARD, transposed=()):
-    """Runs a program of one custom call; what works on CUDA gets what it needs to work in."""
+def call(operands, results, attributes, target=_library.FORWARD, flat=False, turned=False):
+    """Runs a program of one custom call."""
     _library.library()
-    text = program(target, operands, results, attributes, transposed)
-    return run(text, [jnp.asarray(v.T if n in transposed else v) for n, v in operands.items()])
+    text = program(target, operands, results, attributes, flat, turned)
+    outputs = run(text, [jnp.asarray(v.T if turned else v) for v in operands.values()])
+    return [v.T if turned else v for v in outputs]
 
 
 def quoted(names):
     return '"' + " ".join(names) + '"'
 
 
+def scratch_of(arrays):
+    kind = {"float32": "f32", "float64": "f64", "int32": "s32"}
+    words = (f"{n}={kind[v.dtype.name]}[{','.join(map(str, v.shape))}]" for n, v in arrays.items())
+    return _library.scratch(" ".join(words))
+
+
 def workspace(arrays, backward=False):
     """The result that a call on CUDA wants beside its own: none on the CPU."""
-    kind = {"float32": "f32", "float64": "f64", "int32": "s32"}
-    words = " ".join(f"{n}={kind[v.dtype.name]}[{','.join(map(str, v.shape))}]" for n, v in arrays.items())
-    scratch = _library.scratch(words)
+    scratch = scratch_of(arrays)
     size = scratch.backward_workspace if backward else scratch.forward_workspace
     return [jax.ShapeDtypeStruct((size,), jnp.uint8)] if size else []
 
 
-@pytest.mark.parametrize("transposed", ((), ("x", "dt", "a", "b", "c")))
-def test_the_text_that_exla_writes(transposed):
+FORMS = pytest.mark.parametrize("flat, turned", ((False, False), (True, False), (True, True)))
+
+
+@FORMS
+def test_the_text_that_exla_writes(flat, turned):
     arrays = random(1)
-    state = (2, 8, 4)
     scratch = workspace(arrays)
     names = ["y", "final_state"] + ["workspace"] * len(scratch)
     got = call(
         arrays,
-        [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in (arrays["x"].shape, state)] + scratch,
+        [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in (arrays["x"].shape, (2, 8, 4))] + scratch,
         {
             "operands": quoted(arrays),
             "results": quoted(names),
@@ -97,26 +122,33 @@ def test_the_text_that_exla_writes(transposed):
             "dt_limit_min": "1.0e-1 : f64",
             "dt_limit_max": "0x7FF0000000000000 : f64",
         },
-        transposed=transposed,
+        flat=flat,
+        turned=turned,
     )
     expected = theirs(arrays, method="foh", reverse=True, dt_softplus=True, dt_limit=(0.1, np.inf))
     assert_close(tuple(got[:2]), expected, 1e-11)
 
 
-def test_backward_in_the_text_that_exla_writes():
-    # 12 operands and 9 results.
-    arrays = random(2)
+@FORMS
+def test_backward_in_the_text_that_exla_writes(flat, turned):
+    # 12 operands or 13, and 9 results or 10.
+    arrays = random(2, seq=300)
     y, state = ours(arrays)
-    upstream = {
-        "dy": jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape),
-        "dfinal_state": jnp.cos(jnp.arange(state.size, dtype=y.dtype)).reshape(state.shape),
-    }
+    weights = lambda v: jnp.cos(jnp.arange(v.size, dtype=y.dtype)).reshape(v.shape)
+    upstream = {"dy": weights(y), "dfinal_state": weights(state)}
+    scratch = scratch_of(arrays)
+    forward_results = [jax.ShapeDtypeStruct(y.shape, y.dtype)] + workspace(arrays)
+    names = ["y", "workspace"][: len(forward_results)]
+    if scratch.chunks:
+        kept = jax.ShapeDtypeStruct((1, 2, scratch.chunks, 8, 4), y.dtype)
+        attributes = {"operands": quoted(arrays), "results": quoted(["boundary_states", *names])}
+        upstream["boundary_states"] = call(arrays, [kept, *forward_results], attributes, flat=flat, turned=turned)[0]
     scratch = workspace(arrays, backward=True)
     results = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in arrays.values()] + scratch
     names = [*arrays] + ["workspace"] * len(scratch)
     attributes = {"operands": quoted([*arrays, *upstream]), "results": quoted(names)}
-    got = call(arrays | upstream, results, attributes, target=_library.BACKWARD)
-    assert_close(dict(zip(arrays, got)), gradients(theirs, arrays), 1e-11)
+    got = call(arrays | upstream, results, attributes, target=_library.BACKWARD, flat=flat, turned=turned)
+    assert_close(dict(zip(arrays, got)), gradients(theirs, arrays), 1e-10)
 
 
 def test_complex_operands_as_xla_has_them():
@@ -171,6 +203,19 @@ def wrong_calls():
     yield case("have type f32, bf16, f16 or f64, got: u8", operands=good | {"c": good["c"].astype("uint8")})
     yield case("expected x to have type", operands=good | {"x": good["x"].astype("int32")})
     yield case("expected operands to name x", operands={"x": scalar}, names={"operands": '"y"'})
+    yield case("expected shapes to be as many", shapes='"2,37,8"')
+    yield case("expected shapes to be as many", shapes='"2,37,8 2,-37,8 8,4 2,37,4 2,37,4"')
+    yield case("expected operands to have one axis", shapes='"2,37,8 2,37,8 8,4 2,37,4 2,37,4"')
+    yield case(
+        "expected operands to have one axis",
+        operands={n: v.ravel() for n, v in good.items()},
+        shapes='"2,37,8 2,37,8 8,4 2,37,4 2,4611686018427387904,37,4"',
+    )
+    yield case(
+        "expected y to have one axis",
+        operands={n: v.ravel() for n, v in good.items()},
+        shapes='"2,37,8 2,37,8 8,4 2,37,4 2,37,4"',
+    )
     yield case("expected operands to name dy", target=_library.BACKWARD)
     yield case(
         "expected results to name x",

@@ -216,6 +216,27 @@ impl Tensor {
         Ok(Spec { element, shape: &self.shape })
     }
 
+    /// The same memory as a tensor of another shape, which has the trailing 2 already. Only what has one axis lies in
+    /// memory as every shape of as many elements would.
+    pub fn shaped(self, name: &'static str, shape: Vec<usize>) -> Result<Self, Error> {
+        let axes = self.shape.len() - usize::from(self.is_complex());
+        let elements = |shape: &[usize]| shape.iter().try_fold(1usize, |all, &axis| all.checked_mul(axis));
+        if axes != 1 || elements(&self.shape) != elements(&shape) {
+            let expected = format!("have one axis, of the elements of {shape:?}");
+            return Err(Error::invalid(name, expected, format!("{:?}", self.shape)));
+        }
+        Ok(Self { shape, ..self })
+    }
+
+    /// A shape with the trailing 2, if this tensor has XLA's complex type.
+    pub fn with_components(&self, axes: impl Iterator<Item = usize>) -> Vec<usize> {
+        axes.chain(self.is_complex().then_some(2)).collect()
+    }
+
+    fn is_complex(&self) -> bool {
+        matches!(self.dtype, data_type::C64 | data_type::C128)
+    }
+
     fn type_name(&self) -> String {
         let name = match self.dtype {
             data_type::PRED => "pred",
@@ -251,10 +272,9 @@ fn tensors(buffers: &Buffers) -> Result<Vec<Tensor>, Error> {
         }
         // SAFETY: what is of this kind points to a buffer, whose axes are as many as its rank.
         let (buffer, dims) = unsafe { (&*buffer, list((*buffer).dims, (*buffer).rank)) };
-        let complex = matches!(buffer.dtype, data_type::C64 | data_type::C128);
-        let axes = dims.iter().map(|&axis| axis as usize);
-        let shape = axes.chain(complex.then_some(2)).collect();
-        Ok(Tensor { data: buffer.data, dtype: buffer.dtype, shape })
+        let mut tensor = Tensor { data: buffer.data, dtype: buffer.dtype, shape: Vec::new() };
+        tensor.shape = tensor.with_components(dims.iter().map(|&axis| axis as usize));
+        Ok(tensor)
     });
     tensors.collect()
 }

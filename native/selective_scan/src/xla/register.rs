@@ -117,10 +117,108 @@ unsafe fn call_register<const N: usize>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::xla::abi::{ApiVersion, ErrorCreate, ErrorDestroy, ErrorGetMessage, Head};
 
     #[test]
     fn does_nothing_where_there_is_no_xla() {
         assert_eq!(register(), Ok(Registration::NoXla));
+    }
+
+    /// What an XLA of ours was told: bytes of the arguments, name, platform, handlers, traits.
+    static TOLD: Mutex<Vec<(usize, String, String, Vec<bool>, u32)>> = Mutex::new(Vec::new());
+
+    unsafe fn tell<const N: usize>(arguments: *mut c_void) {
+        // SAFETY: what `call_register` has handed over.
+        let told = unsafe {
+            let a = &*arguments.cast::<HandlerRegister<N>>();
+            let text = |span: ByteSpan| {
+                let bytes = std::slice::from_raw_parts(span.start, span.len);
+                String::from_utf8(bytes.to_vec()).unwrap()
+            };
+            let handlers = a.bundle.iter().map(Option::is_some).collect();
+            (a.head.struct_size, text(a.name), text(a.platform), handlers, a.traits)
+        };
+        TOLD.lock().unwrap().push(told);
+    }
+
+    unsafe extern "C" fn register_4(arguments: *mut c_void) -> *mut abi::Error {
+        // SAFETY: as above.
+        unsafe { tell::<4>(arguments) };
+        std::ptr::null_mut()
+    }
+
+    unsafe extern "C" fn register_5(arguments: *mut c_void) -> *mut abi::Error {
+        // SAFETY: as above.
+        unsafe { tell::<5>(arguments) };
+        std::ptr::null_mut()
+    }
+
+    unsafe extern "C" fn refuse(_: *mut c_void) -> *mut abi::Error {
+        std::ptr::dangling_mut()
+    }
+
+    unsafe extern "C" fn create(_: *mut ErrorCreate) -> *mut abi::Error {
+        std::ptr::null_mut()
+    }
+
+    unsafe extern "C" fn get_message(get: *mut ErrorGetMessage) {
+        // SAFETY: what `taken` has handed over.
+        unsafe { (*get).message = c"there is another".as_ptr() };
+    }
+
+    unsafe extern "C" fn destroy(_: *mut ErrorDestroy) {}
+
+    unsafe extern "C" fn no_stream(_: *mut abi::StreamGet) -> *mut abi::Error {
+        std::ptr::null_mut()
+    }
+
+    unsafe extern "C" fn no_ordinal(_: *mut abi::DeviceOrdinalGet) -> *mut abi::Error {
+        std::ptr::null_mut()
+    }
+
+    fn xla(minor: i32, handler_register: unsafe extern "C" fn(*mut c_void) -> *mut abi::Error) -> Api {
+        Api {
+            head: Head::of::<Api>(),
+            api_version: ApiVersion { head: Head::of::<ApiVersion>(), major: 0, minor },
+            internal_api: std::ptr::null(),
+            error_create: create,
+            error_get_message: get_message,
+            error_destroy: destroy,
+            handler_register,
+            stream_get: no_stream,
+            between: [std::ptr::null(); 12],
+            device_ordinal_get: no_ordinal,
+        }
+    }
+
+    #[test]
+    fn tells_every_version_what_it_expects() {
+        for (minor, register, bytes) in [(2, register_4 as _, 88), (4, register_5 as _, 96)] {
+            // SAFETY: a table with all that is called.
+            unsafe { register_with(&xla(minor, register)) }.unwrap();
+            let told = std::mem::take(&mut *TOLD.lock().unwrap());
+            let names: Vec<_> =
+                told.iter().map(|(_, name, platform, ..)| (&name[..], &platform[..])).collect();
+            assert_eq!(names, [(FORWARD, "Host"), (FORWARD, "CUDA"), (BACKWARD, "Host"), (BACKWARD, "CUDA")]);
+            for (size, _, platform, handlers, traits) in told {
+                assert_eq!((size, traits), (bytes, abi::TRAIT_COMMAND_BUFFER_COMPATIBLE));
+                assert_eq!(handlers[..4], [false, false, platform == "CUDA", true]);
+                assert!(!handlers.get(4).is_some_and(|&there| there));
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_words_of_xla() {
+        // SAFETY: a table with all that is called.
+        let error = unsafe { register_with(&xla(3, refuse)) }.unwrap_err().to_string();
+        assert!(
+            error.starts_with(
+                "registering exphil_selective_scan_fwd with XLA for Host failed: there is another"
+            )
+        );
     }
 }

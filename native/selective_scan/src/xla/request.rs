@@ -5,7 +5,7 @@
 //! no order is right or wrong.
 
 use super::frame::{Attribute, Frame, Tensor};
-use crate::{Error, Gradients, Inputs, Options, OutputGradients, Outputs, Problem, Spec};
+use crate::{ElementType, Error, Gradients, Inputs, Options, OutputGradients, Outputs, Problem, Spec};
 
 /// A checked call of the forward handler.
 pub struct Forward {
@@ -42,6 +42,7 @@ impl Forward {
     pub fn read(frame: &Frame<'_>) -> Result<Self, Error> {
         let call = Call::read(frame.attributes())?;
         let mut operands = Named::new("operands", call.operands, frame.operands()?)?;
+        operands.shape(call.shapes)?;
         let mut results = Named::new("results", call.results, frame.results()?)?;
         let inputs = operands.inputs()?;
         let problem = Problem::scan(&specs(&inputs)?, &call.options)?;
@@ -51,12 +52,15 @@ impl Forward {
         operands.finish()?;
         results.finish()?;
 
-        same("y", &outputs.y, inputs.x.spec("x")?)?;
-        if let Some(state) = &outputs.final_state {
-            same("final_state", state, states(&problem, &problem.state_shape()))?;
-        }
-        check_boundary_states(&problem, boundary_states.as_ref())?;
-        Ok(Self { problem, inputs, outputs, boundary_states, workspace })
+        let flat = call.shapes.is_some();
+        let y = inputs.x.spec("x")?;
+        let states = states(&problem);
+        let outputs = outputs.try_map(|name, tensor| match name {
+            "y" => checked(name, tensor, y.element, y.shape.to_vec(), flat),
+            _ => checked(name, tensor, states, problem.state_shape(), flat),
+        })?;
+        let boundary_states = boundary_states.map(|tensor| checked_boundary_states(&problem, tensor, flat));
+        Ok(Self { problem, inputs, outputs, boundary_states: boundary_states.transpose()?, workspace })
     }
 }
 
@@ -65,6 +69,7 @@ impl Backward {
     pub fn read(frame: &Frame<'_>) -> Result<Self, Error> {
         let call = Call::read(frame.attributes())?;
         let mut operands = Named::new("operands", call.operands, frame.operands()?)?;
+        operands.shape(call.shapes)?;
         let mut results = Named::new("results", call.results, frame.results()?)?;
         let inputs = operands.inputs()?;
         let problem = Problem::scan(&specs(&inputs)?, &call.options)?;
@@ -87,12 +92,15 @@ impl Backward {
         results.finish()?;
 
         problem.check_gradients(&upstream.as_ref().try_map(|name, tensor| tensor.spec(name))?)?;
-        for (name, gradient) in gradients.iter() {
+        let flat = call.shapes.is_some();
+        let gradients = gradients.try_map(|name, gradient| {
             let (_, input) =
                 inputs.iter().find(|(input, _)| *input == name).expect("each belongs to an input");
-            same(name, gradient, input.spec(name)?)?;
-        }
-        check_boundary_states(&problem, boundary_states.as_ref())?;
+            let expected = input.spec(name)?;
+            checked(name, gradient, expected.element, expected.shape.to_vec(), flat)
+        })?;
+        let boundary_states = boundary_states.map(|tensor| checked_boundary_states(&problem, tensor, false));
+        let boundary_states = boundary_states.transpose()?;
         Ok(Self { problem, inputs, upstream, boundary_states, gradients, workspace })
     }
 }
@@ -101,6 +109,8 @@ impl Backward {
 pub struct Call<'a> {
     operands: &'a str,
     results: &'a str,
+    /// The shapes of the operands, where all tensors of the call have one axis.
+    shapes: Option<&'a str>,
     /// The options of the operation.
     pub options: Options,
 }
@@ -108,12 +118,13 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     /// Reads the attributes; one that is not known is refused.
     pub fn read(attributes: impl Iterator<Item = (&'a str, Attribute<'a>)>) -> Result<Self, Error> {
-        let mut call = Self { operands: "", results: "", options: Options::default() };
+        let mut call = Self { operands: "", results: "", shapes: None, options: Options::default() };
         let (mut min, mut max) = (None, None);
         for (name, value) in attributes {
             match name {
                 "operands" => call.operands = words("operands", value)?,
                 "results" => call.results = words("results", value)?,
+                "shapes" => call.shapes = Some(words("shapes", value)?),
                 "method" => call.options.method = words("method", value)?.parse()?,
                 "coefficients" => call.options.coefficients = words("coefficients", value)?.parse()?,
                 "bidirectional" => call.options.bidirectional = Some(flag("bidirectional", value)?),
@@ -122,7 +133,7 @@ impl<'a> Call<'a> {
                 "dt_limit_min" => min = Some(number("dt_limit_min", value)?),
                 "dt_limit_max" => max = Some(number("dt_limit_max", value)?),
                 _ => {
-                    let known = "be among operands, results, method, coefficients, bidirectional, reverse, \
+                    let known = "be among operands, results, shapes, method, coefficients, bidirectional, reverse, \
                                  dt_softplus, dt_limit_min and dt_limit_max";
                     return Err(Error::invalid("the attributes", known, name));
                 }
@@ -174,6 +185,28 @@ impl<'a> Named<'a> {
         Ok(Self { role, tensors: names.into_iter().zip(tensors).collect() })
     }
 
+    /// Gives each tensor its shape of these: `2,60,512 2,60,512 512,16 …`.
+    fn shape(&mut self, shapes: Option<&str>) -> Result<(), Error> {
+        let Some(shapes) = shapes else { return Ok(()) };
+        let malformed = || {
+            Error::invalid("shapes", "be as many as operands, such as 2,60,512 512,16", format!("{shapes:?}"))
+        };
+        let axes =
+            |shape: &str| shape.split(',').map(|axis| axis.parse().ok()).collect::<Option<Vec<usize>>>();
+        let shapes: Vec<_> = shapes
+            .split_whitespace()
+            .map(|shape| axes(shape).ok_or_else(malformed))
+            .collect::<Result<_, _>>()?;
+        if shapes.len() != self.tensors.len() {
+            return Err(malformed());
+        }
+        for ((_, tensor), shape) in self.tensors.iter_mut().zip(shapes) {
+            let shape = tensor.with_components(shape.into_iter());
+            *tensor = tensor.clone().shaped(self.role, shape)?;
+        }
+        Ok(())
+    }
+
     fn optional(&mut self, name: &str) -> Option<Tensor> {
         let place = self.tensors.iter().position(|(given, _)| *given == name)?;
         Some(self.tensors.swap_remove(place).1)
@@ -218,26 +251,36 @@ fn specs(inputs: &Inputs<Tensor>) -> Result<Inputs<Spec<'_>>, Error> {
     inputs.as_ref().try_map(|name, tensor| tensor.spec(name))
 }
 
-/// The type and a shape of states.
-fn states<'a>(problem: &Problem, shape: &'a [usize]) -> Spec<'a> {
-    Spec { element: problem.element.state_type(), shape }
+/// The type of states.
+fn states(problem: &Problem) -> ElementType {
+    problem.element.state_type()
 }
 
-fn same(name: &'static str, got: &Tensor, expected: Spec<'_>) -> Result<(), Error> {
-    let got = got.spec(name)?;
-    if got == expected {
-        return Ok(());
+/// A tensor that must have this type and shape or, where a call has nothing but flat ones, as many elements.
+fn checked(
+    name: &'static str,
+    tensor: Tensor,
+    element: ElementType,
+    shape: Vec<usize>,
+    flat: bool,
+) -> Result<Tensor, Error> {
+    let tensor = if flat { tensor.shaped(name, shape.clone())? } else { tensor };
+    let got = tensor.spec(name)?;
+    if got == (Spec { element, shape: &shape }) {
+        return Ok(tensor);
     }
-    let words = |spec: Spec<'_>| format!("{} {:?}", spec.element, spec.shape);
-    Err(Error::invalid(name, format!("be {}", words(expected)), words(got)))
+    Err(Error::invalid(name, format!("be {element} {shape:?}"), format!("{} {:?}", got.element, got.shape)))
 }
 
 /// How many chunks there are is the backend's own affair; all else about boundary states is not.
-fn check_boundary_states(problem: &Problem, got: Option<&Tensor>) -> Result<(), Error> {
-    let Some(got) = got else { return Ok(()) };
+fn checked_boundary_states(problem: &Problem, tensor: Tensor, flat: bool) -> Result<Tensor, Error> {
     let mut shape = problem.boundary_shape();
-    if got.shape.len() == shape.len() {
-        shape[2] = got.shape[2];
+    let got = &tensor.shape;
+    if flat {
+        let of_a_chunk: usize = shape.iter().product::<usize>() / shape[2];
+        shape[2] = got.iter().product::<usize>() / of_a_chunk;
+    } else if got.len() == shape.len() {
+        shape[2] = got[2];
     }
-    same("boundary_states", got, states(problem, &shape))
+    checked("boundary_states", tensor, states(problem), shape, flat)
 }
