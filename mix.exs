@@ -35,7 +35,9 @@ defmodule ExPhil.Native.MixProject do
     [
       {:nx, "~> 0.7", optional: true},
       {:axon, "~> 0.8", optional: true},
-      {:exla, "~> 0.10", optional: true},
+      # Compiled before this where a project has it. Its large archive is not for whoever works on this one: the
+      # environment of a dependency is :prod.
+      {:exla, "~> 0.10", optional: true, only: :prod},
       {:telemetry, "~> 1.0", optional: true},
       {:benchee, "~> 1.3", only: :dev, runtime: false},
       {:ex_doc, "~> 0.31", only: :dev, runtime: false}
