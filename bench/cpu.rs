@@ -27,14 +27,9 @@ fn forward(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("forward");
     for (name, shape) in SHAPES {
         let case = case(shape);
-        let names = Outputs {
-            y: (),
-            final_state: case.problem.initial_state.then_some(()),
-        };
+        let names = Outputs { y: (), final_state: case.problem.initial_state.then_some(()) };
         let mut outputs = names.map(|name, ()| vec![0u8; case.problem.bytes(name)]);
-        group.throughput(Throughput::Elements(
-            shape[..3].iter().product::<usize>() as u64
-        ));
+        group.throughput(Throughput::Elements(shape[..3].iter().product::<usize>() as u64));
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 let outputs = outputs.as_mut().map(|_, bytes| &mut bytes[..]);
@@ -58,9 +53,7 @@ fn backward(criterion: &mut Criterion) {
             c: zeros(&i.c),
             ..Gradients::default()
         };
-        group.throughput(Throughput::Elements(
-            shape[..3].iter().product::<usize>() as u64
-        ));
+        group.throughput(Throughput::Elements(shape[..3].iter().product::<usize>() as u64));
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 let gradients = gradients.as_mut().map(|_, bytes| &mut bytes[..]);

@@ -375,7 +375,8 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
-  Which backend a call with these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`. Nothing is computed.
+  Which backend a scan of these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`. Nothing is
+  computed. The backward pass, which is longer, is worth a transfer sooner.
   Raises where the backend that was asked for cannot run.
 
   ## Examples

@@ -9,7 +9,7 @@ mod sources;
 use std::path::Path;
 
 use rayon::prelude::*;
-use selective_scan::cuda::compile::{Compiler, Target};
+use selective_scan::cuda::compile::Compiler;
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
@@ -64,10 +64,7 @@ fn kernels_compile_for_every_architecture() {
     all.par_iter().for_each(|(k, problem)| {
         let architecture = architectures[k % architectures.len()];
         for configuration in configurations(&properties(architecture), problem) {
-            let target = match compiler.target(architecture) {
-                Target::Machine(architecture) => Target::Machine(architecture),
-                ptx => ptx,
-            };
+            let target = compiler.target(architecture);
             compiler
                 .image(&configuration, target)
                 .unwrap_or_else(|error| panic!("{configuration:?}: {error}"));

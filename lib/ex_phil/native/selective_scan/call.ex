@@ -90,7 +90,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   defp cast!({x, dt, a, b, c}) do
     cast_a = Tensor.cast!(a, :a)
 
-    if match?({_, _}, cast_a.shape) do
+    if match?(%{shape: {_, _}}, cast_a) do
       real!(b, :b)
       real!(c, :c)
     end

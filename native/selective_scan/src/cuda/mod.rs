@@ -41,9 +41,12 @@
 pub mod compile;
 pub mod policy;
 
+mod arguments;
+mod backward;
 mod buffers;
 mod device;
 mod driver;
+mod forward;
 mod host;
 mod launch;
 

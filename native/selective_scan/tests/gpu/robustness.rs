@@ -86,6 +86,14 @@ pub fn recovery(_: bool) {
     assert!(matches!(wrong, Err(Error::InvalidArgument { argument: "x", .. })), "{wrong:?}");
     assert_eq!(case.forward(forward), expected);
 
+    // A tensor that the problem has and the call has not.
+    let lacking = selective_scan::Inputs { d: None, ..case.inputs() };
+    let mut y = vec![0; case.problem.bytes("y")];
+    let outputs = selective_scan::Outputs { y: &mut y[..], final_state: None };
+    let wrong = device().forward(&case.problem, lacking, outputs);
+    assert!(matches!(wrong, Err(Error::InvalidArgument { argument: "d", .. })), "{wrong:?}");
+    assert_eq!(case.forward(forward), expected);
+
     // A result in pinned memory is the same.
     let mut y = device().host_buffer(case.problem.bytes("y")).unwrap();
     y.fill(0xff);

@@ -128,7 +128,7 @@ pub fn case(problem: Problem, seed: u64) -> Case {
     };
     let gradients = OutputGradients {
         dy: normal(&mut random, "dy", 1.0),
-        dfinal_state: (seed % 2 == 0).then(|| normal(&mut random, "dfinal_state", 1.0)),
+        dfinal_state: seed.is_multiple_of(2).then(|| normal(&mut random, "dfinal_state", 1.0)),
     };
     Case { name: format!("{problem:?} seed {seed}"), problem, inputs, gradients }
 }

@@ -1,0 +1,253 @@
+//! What kernels are told, and the memory they hand on to one another.
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::policy::{Layout, Units};
+use crate::{ElementType, Inputs, Problem, Projection};
+
+/// `Arguments` of arguments.cuh, field by field; addresses are 0 where there is none.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Arguments {
+    pub(super) x: CUdeviceptr,
+    pub(super) dt: CUdeviceptr,
+    pub(super) a: CUdeviceptr,
+    pub(super) b: CUdeviceptr,
+    pub(super) c: CUdeviceptr,
+    pub(super) d: CUdeviceptr,
+    pub(super) z: CUdeviceptr,
+    pub(super) dt_bias: CUdeviceptr,
+    pub(super) initial_state: CUdeviceptr,
+    pub(super) seq_idx: CUdeviceptr,
+    pub(super) dy: CUdeviceptr,
+    pub(super) dfinal_state: CUdeviceptr,
+
+    pub(super) y: CUdeviceptr,
+    pub(super) final_state: CUdeviceptr,
+    pub(super) dx: CUdeviceptr,
+    pub(super) ddt: CUdeviceptr,
+    pub(super) dz: CUdeviceptr,
+    pub(super) db: CUdeviceptr,
+    pub(super) dc: CUdeviceptr,
+    pub(super) da: CUdeviceptr,
+    pub(super) dd: CUdeviceptr,
+    pub(super) ddt_bias: CUdeviceptr,
+    pub(super) dinitial_state: CUdeviceptr,
+
+    pub(super) marks: CUdeviceptr,
+    pub(super) chunk_resets: CUdeviceptr,
+    pub(super) boundary_states: CUdeviceptr,
+    pub(super) boundary_adjoints: CUdeviceptr,
+    pub(super) checkpoints: CUdeviceptr,
+    pub(super) delta_sums: CUdeviceptr,
+    pub(super) decays: CUdeviceptr,
+    pub(super) y_sum: CUdeviceptr,
+    pub(super) dx_sum: CUdeviceptr,
+    pub(super) ddt_sum: CUdeviceptr,
+    pub(super) dz_sum: CUdeviceptr,
+    pub(super) db_parts: CUdeviceptr,
+    pub(super) dc_parts: CUdeviceptr,
+    pub(super) db_sum: CUdeviceptr,
+    pub(super) dc_sum: CUdeviceptr,
+    pub(super) da_parts: CUdeviceptr,
+    pub(super) db_constant_parts: CUdeviceptr,
+    pub(super) dc_constant_parts: CUdeviceptr,
+    pub(super) dd_parts: CUdeviceptr,
+    pub(super) ddt_bias_parts: CUdeviceptr,
+    pub(super) db_constant: CUdeviceptr,
+    pub(super) dc_constant: CUdeviceptr,
+
+    pub(super) batch: i64,
+    pub(super) seq: i64,
+    pub(super) dim: i64,
+    pub(super) state: i64,
+    pub(super) groups_b: i64,
+    pub(super) groups_c: i64,
+    pub(super) unit: i64,
+    pub(super) blocks_per_unit: i64,
+    pub(super) rows_per_block: i64,
+    pub(super) piece_first: i64,
+    pub(super) piece_count: i64,
+    pub(super) first_state: i64,
+    pub(super) chunk: i64,
+    pub(super) chunks: i64,
+    pub(super) boundary_width: i64,
+    pub(super) boundary_first: i64,
+    pub(super) checkpoint_interval: i64,
+    pub(super) checkpoint_count: i64,
+
+    pub(super) limit_min: f64,
+    pub(super) limit_max: f64,
+    pub(super) scale: f64,
+    pub(super) reverse: i32,
+    pub(super) first_pass: i32,
+    pub(super) last_pass: i32,
+    pub(super) accumulate: i32,
+    pub(super) last_direction: i32,
+    pub(super) write_final: i32,
+}
+
+impl Arguments {
+    pub(super) fn of(problem: &Problem, inputs: &Inputs<CUdeviceptr>) -> Self {
+        let groups = |projection| match projection {
+            Projection::PerFrame { groups } => groups as i64,
+            Projection::Constant => 1,
+        };
+        let [limit_min, limit_max] = problem.dt_limit.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+        Self {
+            x: inputs.x,
+            dt: inputs.dt,
+            a: inputs.a,
+            b: inputs.b,
+            c: inputs.c,
+            d: inputs.d.unwrap_or(0),
+            z: inputs.z.unwrap_or(0),
+            dt_bias: inputs.dt_bias.unwrap_or(0),
+            initial_state: inputs.initial_state.unwrap_or(0),
+            seq_idx: inputs.seq_idx.unwrap_or(0),
+            batch: problem.batch as i64,
+            seq: problem.seq as i64,
+            dim: problem.dim as i64,
+            state: problem.state as i64,
+            groups_b: groups(problem.b),
+            groups_c: groups(problem.c),
+            rows_per_block: 1,
+            limit_min,
+            limit_max,
+            scale: if problem.bidirectional { 0.5 } else { 1.0 },
+            ..Self::default()
+        }
+    }
+
+    /// Sets what a plan decides.
+    pub(super) fn lay_out(&mut self, units: Units, layout: Layout, chunk: usize, chunks: usize) {
+        self.unit = units.unit as i64;
+        self.blocks_per_unit = units.blocks as i64;
+        self.chunk = chunk as i64;
+        self.chunks = chunks as i64;
+        self.boundary_width = layout.slots() as i64;
+    }
+}
+
+/// Hands out a workspace piece by piece; from address 0, it only measures.
+pub(super) struct Workspace {
+    base: CUdeviceptr,
+    pub(super) used: usize,
+}
+
+impl Workspace {
+    const ALIGNMENT: usize = 256;
+
+    pub(super) fn new(base: CUdeviceptr) -> Self {
+        Self { base, used: 0 }
+    }
+
+    pub(super) fn take(&mut self, bytes: usize) -> CUdeviceptr {
+        let address = self.base + self.used as CUdeviceptr;
+        self.used += bytes.next_multiple_of(Self::ALIGNMENT);
+        address
+    }
+
+    pub(super) fn take_if(&mut self, wanted: bool, bytes: usize) -> CUdeviceptr {
+        if wanted { self.take(bytes) } else { 0 }
+    }
+}
+
+/// Marks of packed rows, for each direction of a problem.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Packing {
+    pub(super) marks: CUdeviceptr,
+    pub(super) chunk_resets: CUdeviceptr,
+}
+
+/// Shapes and sizes that both passes reckon with.
+pub(super) struct Sizes {
+    pub(super) real: usize,
+    pub(super) state: usize,
+    pub(super) directions: usize,
+    /// Whether sequences are stored in the type of computation: partial sums then lie in the output itself.
+    pub(super) exact: bool,
+}
+
+impl Sizes {
+    pub(super) fn of(problem: &Problem) -> Self {
+        let real = problem.element.state_type().size();
+        Self {
+            real,
+            state: real * problem.components(),
+            directions: if problem.bidirectional { 2 } else { 1 },
+            exact: matches!(problem.element, ElementType::F32 | ElementType::F64),
+        }
+    }
+}
+
+pub(super) fn packings(problem: &Problem, chunks: usize, at: &mut Workspace) -> [Packing; 2] {
+    let mut packing = |wanted: bool| Packing {
+        marks: at.take_if(wanted, problem.batch * problem.seq),
+        chunk_resets: at.take_if(wanted, problem.batch * chunks),
+    };
+    [packing(problem.seq_idx), packing(problem.seq_idx && problem.bidirectional)]
+}
+
+/// One walk over time: a direction and a range of states.
+pub(super) struct Walk {
+    pub(super) direction: usize,
+    pub(super) first_state: usize,
+    /// Whether sums of this range of states have another direction in them already.
+    pub(super) again: bool,
+    pub(super) first: bool,
+    pub(super) last: bool,
+}
+
+/// All walks of a problem: each range of states in each direction.
+pub(super) fn walks(problem: &Problem, slots: usize) -> Vec<Walk> {
+    let directions = Sizes::of(problem).directions;
+    let ranges = problem.state.div_ceil(slots);
+    let count = ranges * directions;
+    let walk = |k: usize| Walk {
+        direction: k % directions,
+        first_state: k / directions * slots,
+        again: !k.is_multiple_of(directions),
+        first: k == 0,
+        last: k + 1 == count,
+    };
+    (0..count).map(walk).collect()
+}
+
+impl Arguments {
+    /// Sets what a walk decides. The final state is that of the first direction.
+    pub(super) fn walk(&mut self, problem: &Problem, walk: &Walk, packings: &[Packing; 2]) {
+        self.reverse = i32::from(problem.reverse != (walk.direction == 1));
+        self.first_state = walk.first_state as i64;
+        self.first_pass = i32::from(walk.first);
+        self.last_pass = i32::from(walk.last);
+        self.accumulate = i32::from(walk.again);
+        self.last_direction = i32::from(walk.direction + 1 == Sizes::of(problem).directions);
+        self.write_final = i32::from(walk.direction == 0);
+        self.marks = packings[walk.direction].marks;
+        self.chunk_resets = packings[walk.direction].chunk_resets;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+
+    #[test]
+    fn arguments_are_those_of_the_kernels() {
+        let source = include_str!("../../kernels/arguments.cuh");
+        let fields = source.split("struct Arguments {").nth(1).and_then(|rest| rest.split("};").next());
+        let code =
+            |line: &str| line.split("//").next().unwrap_or_default().trim().trim_end_matches(';').to_owned();
+        let lines = fields.expect("the struct").lines().map(code).filter(|line| !line.is_empty());
+        let theirs: Vec<_> =
+            lines.map(|line| line.rsplit([' ', '*']).next().unwrap_or_default().to_owned()).collect();
+        let shown = format!("{:?}", Arguments::default());
+        let ours: Vec<_> = shown
+            .trim_start_matches("Arguments { ")
+            .split(", ")
+            .filter_map(|field| field.split(':').next())
+            .collect();
+        assert_eq!(ours, theirs);
+    }
+}

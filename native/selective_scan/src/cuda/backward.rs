@@ -1,0 +1,218 @@
+//! The launches of the backward pass.
+
+use cudarc::driver::sys::{CUdeviceptr, CUstream};
+
+use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
+use super::device::Device;
+use super::launch::{Kernel, Launcher, Pass, Shared, alignment, check_inputs, check_presence};
+use super::policy::{Alignment, BackwardPlan, Configurations};
+use crate::{Error, Gradients, Inputs, Method, OutputGradients, Problem, Projection};
+
+/// Threads that sum a component of dB or dC.
+const REDUCTION_SLICES: usize = 4;
+const REDUCE_PROJECTIONS: &std::ffi::CStr = c"scan_reduce_projections";
+const REDUCE_PARAMETERS: &std::ffi::CStr = c"scan_reduce_parameters";
+const ROUND_CONSTANTS: &std::ffi::CStr = c"scan_round_constants";
+
+pub(super) struct BackwardKernels {
+    shared: Shared,
+    backward: Kernel,
+    reduce_projections: Kernel,
+    reduce_parameters: Kernel,
+    round_constants: Kernel,
+}
+
+impl BackwardKernels {
+    pub(super) fn find(
+        device: &Device,
+        problem: &Problem,
+        plan: &BackwardPlan,
+        pass: Pass,
+        alignment: Alignment,
+    ) -> Result<Self, Error> {
+        let configurations =
+            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
+        let with_states = pass != Pass::BackwardFromCheckpoints;
+        let reduce = configurations.reduce();
+        Ok(Self {
+            shared: Shared::find(device, &configurations, plan.chunks, (with_states, true))?,
+            backward: device.walking_kernel(
+                configurations.backward(plan.chunk.div_ceil(plan.layout.tile)),
+                c"scan_backward",
+            )?,
+            reduce_projections: device.kernel(reduce, REDUCE_PROJECTIONS, 256)?,
+            reduce_parameters: device.kernel(reduce, REDUCE_PARAMETERS, 256)?,
+            round_constants: device.kernel(reduce, ROUND_CONSTANTS, 256)?,
+        })
+    }
+}
+
+/// Groups of a projection that varies with the frame.
+fn groups(projection: Projection) -> Option<usize> {
+    match projection {
+        Projection::PerFrame { groups } => Some(groups),
+        Projection::Constant => None,
+    }
+}
+
+/// Sets the addresses of what the backward pass carries from kernel to kernel. What is read for the last time
+/// before something of the same shape is written, by the same thread, lends it its place.
+pub(super) fn lay_out_backward(
+    problem: &Problem,
+    plan: &BackwardPlan,
+    pass: Pass,
+    at: &mut Workspace,
+    arguments: &mut Arguments,
+) -> [Packing; 2] {
+    let sizes = Sizes::of(problem);
+    let slots = plan.layout.slots();
+    let cut = plan.chunks > 1;
+    let exponential = problem.method != Method::Bilinear;
+    let sums = problem.batch.div_ceil(plan.rows_per_block) * plan.chunks * problem.dim;
+    let of_states = sums * slots * sizes.state;
+
+    let own_states = cut && pass == Pass::Backward;
+    arguments.boundary_states = at.take_if(own_states, of_states);
+    arguments.da_parts = at.take(of_states);
+    arguments.boundary_adjoints = arguments.da_parts;
+    arguments.delta_sums = at.take_if(cut && exponential, sums * sizes.real);
+    arguments.decays = at.take_if(cut && !exponential, of_states);
+    arguments.dd_parts = at.take_if(problem.d, sums * sizes.real);
+    arguments.ddt_bias_parts = at.take_if(problem.dt_bias, sums * sizes.real);
+
+    let several = walks(problem, slots).len() > 1;
+    let sequence = problem.batch * problem.seq * problem.dim * sizes.real;
+    if sizes.exact {
+        arguments.dx_sum = arguments.dx;
+        arguments.ddt_sum = arguments.ddt;
+        arguments.dz_sum = arguments.dz;
+    } else {
+        arguments.dx_sum = at.take_if(several, sequence);
+        arguments.ddt_sum = at.take_if(several, sequence);
+        arguments.dz_sum = at.take_if(several && problem.z, sequence);
+    }
+
+    let contributions = problem.dim / plan.units.unit * plan.units.blocks;
+    let rows = plan.piece * plan.rows_per_block * plan.chunk;
+    let frames = problem.batch * problem.seq;
+    let between = !sizes.exact && sizes.directions > 1;
+    let mut sums = |projection, gradient| match groups(projection) {
+        Some(groups) => {
+            let parts = at.take(rows * contributions * slots * sizes.state);
+            let sum = at.take_if(between, frames * groups * problem.state * sizes.state);
+            (parts, if sizes.exact { gradient } else { sum })
+        }
+        None => (0, 0),
+    };
+    (arguments.db_parts, arguments.db_sum) = sums(problem.b, arguments.db);
+    (arguments.dc_parts, arguments.dc_sum) = sums(problem.c, arguments.dc);
+
+    let constants = problem.dim * problem.state * sizes.state;
+    if groups(problem.b).is_none() {
+        arguments.db_constant_parts = match own_states {
+            true => arguments.boundary_states,
+            false => at.take(of_states),
+        };
+        arguments.db_constant = match sizes.exact {
+            true => arguments.db,
+            false => at.take(constants),
+        };
+    }
+    if groups(problem.c).is_none() {
+        arguments.dc_constant_parts = at.take(of_states);
+        arguments.dc_constant = match sizes.exact {
+            true => arguments.dc,
+            false => at.take(constants),
+        };
+    }
+    packings(problem, plan.chunks, at)
+}
+
+impl Device {
+    /// Enqueues the backward pass on a stream of this device's primary context, without waiting. `checkpoints` are
+    /// those of the forward pass over the same problem and inputs, where it kept them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Device::enqueue_forward`]; each gradient has the size of the input of its name.
+    #[allow(clippy::too_many_arguments, reason = "each is a tensor set of the operation")]
+    pub unsafe fn enqueue_backward(
+        &self,
+        stream: CUstream,
+        problem: &Problem,
+        inputs: Inputs<CUdeviceptr>,
+        output_gradients: OutputGradients<CUdeviceptr>,
+        gradients: Gradients<CUdeviceptr>,
+        checkpoints: Option<CUdeviceptr>,
+        workspace: CUdeviceptr,
+    ) -> Result<(), Error> {
+        check_inputs(problem, &inputs)?;
+        check_presence(&[
+            ("d", problem.d, gradients.d.is_some()),
+            ("z", problem.z, gradients.z.is_some()),
+            ("dt_bias", problem.dt_bias, gradients.dt_bias.is_some()),
+        ])?;
+        self.make_current()?;
+        let launcher = Launcher { device: self, stream };
+        let pass = match checkpoints {
+            Some(_) => Pass::BackwardFromCheckpoints,
+            None => Pass::Backward,
+        };
+        let plan = self.properties().backward(problem);
+        let sequences = [output_gradients.dy, gradients.x, gradients.dt, gradients.z.unwrap_or(0)];
+        let kernels = BackwardKernels::find(self, problem, &plan, pass, alignment(&inputs, &sequences))?;
+        let sizes = Sizes::of(problem);
+        let slots = plan.layout.slots();
+
+        let mut arguments = Arguments::of(problem, &inputs);
+        arguments.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
+        arguments.rows_per_block = plan.rows_per_block as i64;
+        arguments.dy = output_gradients.dy;
+        arguments.dfinal_state = output_gradients.dfinal_state.unwrap_or(0);
+        arguments.dx = gradients.x;
+        arguments.ddt = gradients.dt;
+        arguments.da = gradients.a;
+        arguments.db = gradients.b;
+        arguments.dc = gradients.c;
+        arguments.dd = gradients.d.unwrap_or(0);
+        arguments.dz = gradients.z.unwrap_or(0);
+        arguments.ddt_bias = gradients.dt_bias.unwrap_or(0);
+        arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
+        let packings = lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
+
+        if let Some(marks) = kernels.shared.marks {
+            launcher.mark(problem, marks, &arguments, &packings)?;
+        }
+        let blocks_of_pair = problem.dim / plan.units.unit * plan.units.blocks;
+        let groups_of = |projection| groups(projection).unwrap_or(0);
+        let groups = groups_of(problem.b) + groups_of(problem.c);
+        for walk in walks(problem, slots) {
+            arguments.walk(problem, &walk, &packings);
+            if let Some(base) = checkpoints {
+                let kept = problem.batch * plan.chunks * problem.dim * problem.state;
+                arguments.boundary_states = base + (walk.direction * kept * sizes.state) as CUdeviceptr;
+                arguments.boundary_width = problem.state as i64;
+                arguments.boundary_first = walk.first_state as i64;
+            }
+            kernels.shared.find_boundaries(&launcher, problem, slots, &arguments)?;
+            for first in (0..plan.pairs).step_by(plan.piece) {
+                let count = plan.piece.min(plan.pairs - first);
+                (arguments.piece_first, arguments.piece_count) = (first as i64, count as i64);
+                launcher.launch("backward", kernels.backward, count * blocks_of_pair, &arguments)?;
+                if groups > 0 {
+                    let rows = count * plan.rows_per_block * plan.chunk;
+                    let elements = rows * groups * slots * problem.components();
+                    let blocks = elements.div_ceil(256 / REDUCTION_SLICES);
+                    launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;
+                }
+            }
+            let columns = (problem.dim * slots * problem.components()).div_ceil(32);
+            launcher.launch_grid("reduction", kernels.reduce_parameters, (columns as u32, 5), &arguments)?;
+        }
+        if !sizes.exact && (arguments.db_constant != 0 || arguments.dc_constant != 0) {
+            let elements = problem.dim * problem.state * problem.components();
+            launcher.launch("rounding", kernels.round_constants, elements.div_ceil(256), &arguments)?;
+        }
+        Ok(())
+    }
+}

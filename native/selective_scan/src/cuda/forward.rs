@@ -1,0 +1,104 @@
+//! The launches of the forward pass.
+
+use cudarc::driver::sys::{CUdeviceptr, CUstream};
+
+use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
+use super::device::Device;
+use super::launch::{Kernel, Launcher, Shared, alignment, check_inputs, walking_blocks};
+use super::policy::{Alignment, Configurations, ForwardPlan};
+use crate::{Error, Inputs, Method, Outputs, Problem};
+
+pub(super) struct ForwardKernels {
+    shared: Shared,
+    forward: Kernel,
+}
+
+impl ForwardKernels {
+    pub(super) fn find(
+        device: &Device,
+        problem: &Problem,
+        plan: &ForwardPlan,
+        alignment: Alignment,
+    ) -> Result<Self, Error> {
+        let configurations =
+            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
+        Ok(Self {
+            shared: Shared::find(device, &configurations, plan.chunks, (true, false))?,
+            forward: device.walking_kernel(configurations.forward(), c"scan_forward")?,
+        })
+    }
+}
+
+/// Sets the addresses of what the forward pass carries from kernel to kernel.
+pub(super) fn lay_out_forward(
+    problem: &Problem,
+    plan: &ForwardPlan,
+    at: &mut Workspace,
+    arguments: &mut Arguments,
+) -> [Packing; 2] {
+    let sizes = Sizes::of(problem);
+    let boundaries = problem.batch * plan.chunks * problem.dim;
+    let slots = plan.layout.slots();
+    let cut = plan.chunks > 1;
+    let exponential = problem.method != Method::Bilinear;
+    arguments.boundary_states = at.take_if(cut, boundaries * slots * sizes.state);
+    arguments.delta_sums = at.take_if(cut && exponential, boundaries * sizes.real);
+    arguments.decays = at.take_if(cut && !exponential, boundaries * slots * sizes.state);
+    let several = walks(problem, slots).len() > 1;
+    arguments.y_sum = match sizes.exact {
+        true => arguments.y,
+        false => at.take_if(several, problem.batch * problem.seq * problem.dim * sizes.real),
+    };
+    packings(problem, plan.chunks, at)
+}
+
+impl Device {
+    /// Enqueues the forward pass on a stream of this device's primary context, without waiting.
+    ///
+    /// With `checkpoints`, the states that the backward pass begins its chunks with are kept there.
+    ///
+    /// # Safety
+    ///
+    /// Each address stands for device memory of [`Problem::bytes`] of its name, aligned to its element type;
+    /// `workspace` for [`Device::workspace_bytes`], aligned to 256, and `checkpoints` for
+    /// [`Device::checkpoint_bytes`]. All stay valid, and outputs and workspace unused by others, until the stream
+    /// has run what is enqueued. Optional inputs are present where the problem says so.
+    pub unsafe fn enqueue_forward(
+        &self,
+        stream: CUstream,
+        problem: &Problem,
+        inputs: Inputs<CUdeviceptr>,
+        outputs: Outputs<CUdeviceptr>,
+        checkpoints: Option<CUdeviceptr>,
+        workspace: CUdeviceptr,
+    ) -> Result<(), Error> {
+        check_inputs(problem, &inputs)?;
+        self.make_current()?;
+        let launcher = Launcher { device: self, stream };
+        let plan = self.properties().forward(problem);
+        let kernels = ForwardKernels::find(self, problem, &plan, alignment(&inputs, &[outputs.y]))?;
+        let sizes = Sizes::of(problem);
+
+        let mut arguments = Arguments::of(problem, &inputs);
+        arguments.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
+        arguments.y = outputs.y;
+        arguments.final_state = outputs.final_state.unwrap_or(0);
+        arguments.checkpoint_interval = plan.checkpoint_interval as i64;
+        arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
+        let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
+
+        if let Some(marks) = kernels.shared.marks {
+            launcher.mark(problem, marks, &arguments, &packings)?;
+        }
+        let slots = plan.layout.slots();
+        for walk in walks(problem, slots) {
+            arguments.walk(problem, &walk, &packings);
+            let kept = problem.batch * arguments.checkpoint_count as usize * problem.dim * problem.state;
+            arguments.checkpoints =
+                checkpoints.map_or(0, |base| base + (walk.direction * kept * sizes.state) as CUdeviceptr);
+            kernels.shared.find_boundaries(&launcher, problem, slots, &arguments)?;
+            launcher.launch("forward", kernels.forward, walking_blocks(&arguments), &arguments)?;
+        }
+        Ok(())
+    }
+}
