@@ -1,4 +1,4 @@
 [
-  inputs: ["{mix,.formatter}.exs", "{mix,lib,test,examples}/**/*.{ex,exs}"],
+  inputs: ["{mix,.formatter}.exs", "{mix,lib,test,examples,bench}/**/*.{ex,exs}"],
   line_length: 115
 ]

@@ -14,7 +14,8 @@ defmodule ExPhil.Native.MixProject do
       start_permanent: Mix.env() == :prod,
       deps: deps(),
       description: "The Mamba selective scan as one native operation, on CPUs and NVIDIA GPUs",
-      package: package()
+      package: package(),
+      docs: docs()
     ]
   end
 
@@ -35,7 +36,9 @@ defmodule ExPhil.Native.MixProject do
     [
       {:nx, "~> 0.7", optional: true},
       {:axon, "~> 0.8", optional: true},
-      {:exla, "~> 0.10", optional: true},
+      # Compiled before this where a project has it. Its large archive is not for whoever works on this one: the
+      # environment of a dependency is :prod.
+      {:exla, "~> 0.10", optional: true, only: :prod},
       {:telemetry, "~> 1.0", optional: true},
       {:benchee, "~> 1.3", only: :dev, runtime: false},
       {:ex_doc, "~> 0.31", only: :dev, runtime: false}
@@ -55,9 +58,38 @@ defmodule ExPhil.Native.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib mix mix.exs README.md LICENSE native/Cargo.toml native/Cargo.lock) ++
+        ~w(lib mix mix.exs README.md CHANGELOG.md LICENSE docs native/Cargo.toml native/Cargo.lock) ++
           ~w(native/selective_scan native/selective_scan_nif native/selective_scan_xla/Cargo.toml) ++
           ~w(native/selective_scan_xla/build.rs native/selective_scan_xla/src)
     ]
   end
+
+  # Formulas between dollar signs are set by KaTeX.
+  defp docs do
+    [
+      main: "readme",
+      extras: ["README.md", "CHANGELOG.md", "docs/xla.md"],
+      groups_for_modules: [
+        Scan: [ExPhil.Native.SelectiveScan, ExPhil.Native.Tensor, ExPhil.Native.Error],
+        Axon: [ExPhil.Native.Layers, ExPhil.Native.Mamba]
+      ],
+      groups_for_docs: [Machine: &(&1[:type] == :machine), Scan: &(&1[:type] == :scan)],
+      before_closing_head_tag: &katex/1
+    ]
+  end
+
+  defp katex(:html) do
+    """
+    <link rel="stylesheet" href="https://cdn.jsdelivr.net/npm/katex@0.16.11/dist/katex.min.css">
+    <script defer src="https://cdn.jsdelivr.net/npm/katex@0.16.11/dist/katex.min.js"></script>
+    <script defer src="https://cdn.jsdelivr.net/npm/katex@0.16.11/dist/contrib/auto-render.min.js"></script>
+    <script>
+      window.addEventListener("exdoc:loaded", () =>
+        renderMathInElement(document.body, {delimiters: [{left: "$$", right: "$$", display: true}, {left: "$", right: "$", display: false}]})
+      )
+    </script>
+    """
+  end
+
+  defp katex(_format), do: ""
 end

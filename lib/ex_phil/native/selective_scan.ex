@@ -183,6 +183,7 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> SelectiveScan.scan(x, dt, Tensor.zeros({1, 1}), b, c, reverse: :yes)
       ** (ArgumentError) expected reverse to be a boolean, got: :yes
   """
+  @doc type: :scan
   @spec scan(tensor, tensor, tensor, tensor, tensor, keyword) :: tensor
   defcallable scan(x, dt, a, b, c, opts \\ []) do
     {y, nil, nil} = Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :y)
@@ -204,6 +205,7 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> SelectiveScan.scan(x, dt, a, b, c, initial_state: state)
       #ExPhil.Native.Tensor<f32[1][2][1] [[[3.0], [4.0]]]>
   """
+  @doc type: :scan
   @spec scan_with_state(tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor}
   defcallable scan_with_state(x, dt, a, b, c, opts \\ []) do
     {y, final_state, nil} = Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :final_state)
@@ -233,6 +235,7 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> gradients.x
       #ExPhil.Native.Tensor<f32[1][2][1] [[[2.0], [1.0]]]>
   """
+  @doc type: :scan
   @spec scan_for_backward(tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor, tensor | nil}
   defcallable scan_for_backward(x, dt, a, b, c, opts \\ []) do
     Call.forward(:scan, {x, dt, a, b, c}, Options.read!(opts, :scan), :boundary_states)
@@ -290,6 +293,7 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> SelectiveScan.backward(dy, x, dt, Tensor.zeros({1, 1}), b, c, dfinal_state: Tensor.zeros({1, 1}))
       ** (ArgumentError) expected dfinal_state to have shape {1, 1, 1}, got: {1, 1}
   """
+  @doc type: :scan
   @spec backward(tensor, tensor, tensor, tensor, tensor, tensor, keyword) :: %{atom => tensor}
   defcallable backward(dy, x, dt, a, b, c, opts \\ []) do
     Call.backward(dy, {x, dt, a, b, c}, Options.read!(opts, :backward))
@@ -313,6 +317,7 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> y
       #ExPhil.Native.Tensor<f32[1][1] [[2.0]]>
   """
+  @doc type: :scan
   @spec step(tensor, tensor, tensor, tensor, tensor, tensor, keyword) :: {tensor, tensor}
   defcallable step(state, x, dt, a, b, c, opts \\ []) do
     options = %{Options.read!(opts, :step) | initial_state: Tensor.given!(state, :state)}
@@ -323,18 +328,21 @@ defmodule ExPhil.Native.SelectiveScan do
   @doc """
   Whether the native library is loaded. Where it is not, every call says why.
   """
+  @doc type: :machine
   @spec available?() :: boolean
   def available?, do: Nif.loaded() == :ok
 
   @doc """
   Whether the native library is loaded and sees a CUDA device.
   """
+  @doc type: :machine
   @spec cuda_available?() :: boolean
   def cuda_available?, do: devices() != []
 
   @doc """
   The CUDA devices of this machine, none where there is no driver. They are looked for once.
   """
+  @doc type: :machine
   @spec devices() :: [device]
   def devices do
     case Devices.all() do
@@ -347,6 +355,7 @@ defmodule ExPhil.Native.SelectiveScan do
   The vector instructions that the CPU backend uses on this machine: `"avx512"`, `"avx2"`, `"neon"`, or `"plain"` for
   none.
   """
+  @doc type: :machine
   @spec instruction_set() :: String.t()
   def instruction_set do
     case Nif.cpu_instruction_set() do
@@ -366,6 +375,7 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> ExPhil.Native.SelectiveScan.xla_register() in [:registered, :no_xla]
       true
   """
+  @doc type: :machine
   @spec xla_register() :: :registered | :no_xla
   def xla_register do
     case Nif.xla_register() do
@@ -386,6 +396,7 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> SelectiveScan.backend_for(x, dt, Tensor.zeros({1, 1}), b, c, backend: :cpu)
       {:cpu, "asked for by backend: :cpu"}
   """
+  @doc type: :machine
   @spec backend_for(tensor, tensor, tensor, tensor, tensor, keyword) :: {Backend.t(), String.t()}
   def backend_for(x, dt, a, b, c, opts \\ []) do
     Call.backend({x, dt, a, b, c}, Options.read!(opts, :scan))
