@@ -128,7 +128,8 @@ mod tests {
     }
 
     /// What an XLA of ours was told: bytes of the arguments, name, platform, handlers, traits.
-    static TOLD: Mutex<Vec<(usize, String, String, Vec<bool>, u32)>> = Mutex::new(Vec::new());
+    type Told = (usize, String, String, Vec<bool>, u32);
+    static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 
     unsafe fn tell<const N: usize>(arguments: *mut c_void) {
         // SAFETY: what `call_register` has handed over.
