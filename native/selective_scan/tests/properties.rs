@@ -7,7 +7,7 @@ use selective_scan::naive::{self, encode};
 use selective_scan::{ElementType, Gradients, Outputs, Problem, cpu};
 use support::random::Limits;
 use support::time::{has_frames, select};
-use support::{Case, assert_close, random};
+use support::{Case, assert_close, assert_gradients_close, random};
 
 const EXACT: &[ElementType] = &[ElementType::F32, ElementType::F64];
 
@@ -37,7 +37,7 @@ proptest! {
     #[test]
     fn backward_is_the_naive_twin(case in random::cases(EXACT, random::SMALL)) {
         let expected = naive::backward(&case.problem, case.inputs(), case.gradients());
-        assert_close(&case.name, case.backward(cpu::backward).iter(), expected.iter(), gradients_within(&case));
+        assert_gradients_close(&case.name, &case.backward(cpu::backward), &expected, gradients_within(&case));
     }
 }
 
@@ -52,7 +52,7 @@ proptest! {
         let expected = naive::forward(&case.problem, case.inputs());
         assert_close(&case.name, case.forward(cpu::forward).iter(), expected.iter(), outputs_within(&case));
         let expected = naive::backward(&case.problem, case.inputs(), case.gradients());
-        assert_close(&case.name, case.backward(cpu::backward).iter(), expected.iter(), gradients_within(&case));
+        assert_gradients_close(&case.name, &case.backward(cpu::backward), &expected, gradients_within(&case));
     }
 
     #[test]

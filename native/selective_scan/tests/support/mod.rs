@@ -103,6 +103,25 @@ pub fn distance(got: &[f64], expected: &[f64]) -> f64 {
     if difference.is_finite() { difference / scale.max(1e-30) } else { f64::INFINITY }
 }
 
+/// [`assert_close`] of gradients, where that of dt_bias is measured by its terms: it sums those of dt over batch and
+/// time, and of random terms it may happen that next to nothing is left.
+pub fn assert_gradients_close(
+    what: &str,
+    got: &Gradients<Vec<f64>>,
+    expected: &Gradients<Vec<f64>>,
+    tolerance: f64,
+) {
+    let norm = |values: &[f64]| values.iter().map(|v| v * v).sum::<f64>().sqrt();
+    if let (Some(got), Some(sums)) = (&got.dt_bias, &expected.dt_bias) {
+        let scale = norm(&expected.dt).max(norm(sums)) / norm(sums).max(1e-30);
+        let distance = distance(got, sums) / scale;
+        assert!(distance <= tolerance, "{what}: dt_bias is {distance:e} away, allowed {tolerance:e}");
+    }
+    let others = |name: &&'static str| *name != "dt_bias";
+    let got = got.iter().filter(|(name, _)| others(name));
+    assert_close(what, got, expected.iter().filter(|(name, _)| others(name)), tolerance);
+}
+
 /// Panics unless every tensor is within `tolerance` of the norm of what was expected.
 pub fn assert_close<'a>(
     what: &str,
