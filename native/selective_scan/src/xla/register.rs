@@ -127,8 +127,16 @@ mod tests {
         assert_eq!(register(), Ok(Registration::NoXla));
     }
 
-    /// What an XLA of ours was told: bytes of the arguments, name, platform, handlers, traits.
-    static TOLD: Mutex<Vec<(usize, String, String, Vec<bool>, u32)>> = Mutex::new(Vec::new());
+    /// What an XLA of ours was told.
+    struct Told {
+        size: usize,
+        name: String,
+        platform: String,
+        handlers: Vec<bool>,
+        traits: u32,
+    }
+
+    static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 
     unsafe fn tell<const N: usize>(arguments: *mut c_void) {
         // SAFETY: what `call_register` has handed over.
@@ -138,8 +146,13 @@ mod tests {
                 let bytes = std::slice::from_raw_parts(span.start, span.len);
                 String::from_utf8(bytes.to_vec()).unwrap()
             };
-            let handlers = a.bundle.iter().map(Option::is_some).collect();
-            (a.head.struct_size, text(a.name), text(a.platform), handlers, a.traits)
+            Told {
+                size: a.head.struct_size,
+                name: text(a.name),
+                platform: text(a.platform),
+                handlers: a.bundle.iter().map(Option::is_some).collect(),
+                traits: a.traits,
+            }
         };
         TOLD.lock().unwrap().push(told);
     }
@@ -200,13 +213,12 @@ mod tests {
             // SAFETY: a table with all that is called.
             unsafe { register_with(&xla(minor, register)) }.unwrap();
             let told = std::mem::take(&mut *TOLD.lock().unwrap());
-            let names: Vec<_> =
-                told.iter().map(|(_, name, platform, ..)| (&name[..], &platform[..])).collect();
+            let names: Vec<_> = told.iter().map(|told| (&told.name[..], &told.platform[..])).collect();
             assert_eq!(names, [(FORWARD, "Host"), (FORWARD, "CUDA"), (BACKWARD, "Host"), (BACKWARD, "CUDA")]);
-            for (size, _, platform, handlers, traits) in told {
-                assert_eq!((size, traits), (bytes, abi::TRAIT_COMMAND_BUFFER_COMPATIBLE));
-                assert_eq!(handlers[..4], [false, false, platform == "CUDA", true]);
-                assert!(!handlers.get(4).is_some_and(|&there| there));
+            for told in told {
+                assert_eq!((told.size, told.traits), (bytes, abi::TRAIT_COMMAND_BUFFER_COMPATIBLE));
+                assert_eq!(told.handlers[..4], [false, false, told.platform == "CUDA", true]);
+                assert!(!told.handlers.get(4).is_some_and(|&there| there));
             }
         }
     }
