@@ -87,7 +87,9 @@ if Code.ensure_loaded?(Nx) do
         default = Function.capture(__MODULE__, :default, 1 + length(operands))
         wanted = results(block, operands)
         flat = Nx.block(block, Enum.map(operands, &Nx.flatten/1), each(wanted, &line/1), default)
-        shaped(Tuple.to_list(flat), for(template <- Tuple.to_list(wanted), do: Nx.shape(template))) |> List.to_tuple()
+
+        shaped(Tuple.to_list(flat), for(template <- Tuple.to_list(wanted), do: Nx.shape(template)))
+        |> List.to_tuple()
       end
     else
       defp run(block, operands), do: call(block, operands)
