@@ -6,7 +6,16 @@ here? = &if(&1, do: "here", else: "not here, its tests are left out")
 packages = for module <- [Nx, Axon, EXLA], do: "#{inspect(module)}: #{here?.(Code.ensure_loaded?(module))}"
 IO.puts(Enum.join(["CUDA device: #{here?.(SelectiveScan.cuda_available?())}" | packages], "\n"))
 
+# For tests with several nodes this one is one of a cluster: the port mapper has to run, and names to be resolved.
+distributed? =
+  Code.ensure_loaded?(Nx) and System.find_executable("epmd") != nil and
+    match?({_, 0}, System.cmd("epmd", ["-daemon"])) and
+    match?({:ok, _}, Node.start(:"exphil_native_#{System.pid()}", :shortnames))
+
+IO.puts("Erlang distribution: #{here?.(distributed?)}")
+
 excluded = [
+  distributed: not distributed?,
   cuda: not SelectiveScan.cuda_available?(),
   nx: not Code.ensure_loaded?(Nx),
   no_nx: Code.ensure_loaded?(Nx),
