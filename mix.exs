@@ -71,7 +71,7 @@ defmodule ExPhil.Native.MixProject do
       extras: ["README.md", "CHANGELOG.md", "docs/xla.md"],
       groups_for_modules: [
         Scan: [ExPhil.Native.SelectiveScan, ExPhil.Native.Tensor, ExPhil.Native.Error],
-        Axon: [ExPhil.Native.Layers, ExPhil.Native.Mamba]
+        Axon: [ExPhil.Native.Layers, ExPhil.Native.Mamba, ExPhil.Native.Mamba.Serving]
       ],
       groups_for_docs: [Machine: &(&1[:type] == :machine), Scan: &(&1[:type] == :scan)],
       before_closing_head_tag: &katex/1

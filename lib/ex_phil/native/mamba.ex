@@ -111,7 +111,7 @@ if Code.ensure_loaded?(Axon) do
 
     @doc """
     The state of `build_step/1` before the first frame of `batch` sequences: zeros, by the names of the inputs. Options
-    are those of `build/1`.
+    are those of `build_step/1`.
 
     ## Examples
 
@@ -121,7 +121,7 @@ if Code.ensure_loaded?(Axon) do
     """
     @spec initial_state(keyword, pos_integer) :: %{String.t() => Nx.Tensor.t()}
     def initial_state(opts, batch \\ 1) do
-      for {name, shape} <- kept(Options.read!(opts)), into: %{} do
+      for {name, shape} <- kept(opts |> Keyword.delete(:head) |> Options.read!()), into: %{} do
         {name, Nx.broadcast(Nx.tensor(0.0, type: :f32), put_elem(shape, 0, batch))}
       end
     end

@@ -91,8 +91,7 @@ if Code.ensure_loaded?(Axon) do
 
     # The tensors of a request of one game, by their names.
     defp request(opts) do
-      opts = Keyword.delete(opts, :head)
-      %{embed_size: size} = Options.read!(opts)
+      %{embed_size: size} = opts |> Keyword.delete(:head) |> Options.read!()
       for {name, tensor} <- Mamba.initial_state(opts), into: %{"frame" => {1, size}}, do: {name, Nx.shape(tensor)}
     end
 
