@@ -70,12 +70,52 @@ if Code.ensure_loaded?(Axon) do
       end
 
       test "has the scan of theirs" do
-        key = Nx.Random.key(1)
+        %{"x" => x, "b" => b, "c" => c, "dt" => dt} = inputs()
+        close!(Mamba.exphil_scan(x, b, c, dt), exphil(x, b, c, dt), 1.0e-5)
+      end
+
+      # The layer of the scan as their models have it, over inputs that come as they are.
+      defp layer(operation, op_name) do
+        nodes = for {name, width} <- [x: 6, b: 4, c: 4, dt: 6], do: Axon.input("#{name}", shape: {nil, 9, width})
+        Axon.layer(operation, nodes, name: "ssm", op_name: op_name, state_size: 4, hidden_size: 6)
+      end
+
+      defp inputs do
+        key = Nx.Random.key(6)
         {x, key} = Nx.Random.normal(key, shape: {2, 9, 6})
         {b, key} = Nx.Random.normal(key, shape: {2, 9, 4})
         {c, key} = Nx.Random.normal(key, shape: {2, 9, 4})
         {dt, _key} = Nx.Random.uniform(key, 0.0, 0.15, shape: {2, 9, 6})
-        close!(Mamba.exphil_scan(x, b, c, dt), exphil(x, b, c, dt), 1.0e-5)
+        %{"x" => x, "b" => b, "c" => c, "dt" => dt}
+      end
+
+      test "can be exchanged for theirs in a model" do
+        theirs = layer(fn x, b, c, dt, _opts -> exphil(x, b, c, dt) end, :parallel_scan_ssm)
+
+        ours =
+          Axon.map_nodes(theirs, fn
+            %Axon.Node{op_name: :parallel_scan_ssm} = layer -> %{layer | op: &Mamba.exphil_scan/5}
+            layer -> layer
+          end)
+
+        [got, wanted] = for model <- [ours, theirs], do: Axon.predict(model, Axon.ModelState.empty(), inputs())
+        close!(got, wanted, 1.0e-5)
+      end
+
+      test "is called as it is by their MambaNIF" do
+        # What the layer of that module does, where only the scan is ours.
+        nif = fn x, b, c, dt, opts ->
+          a = Nx.iota({opts[:hidden_size], opts[:state_size]}) |> Nx.remainder(opts[:state_size])
+          a = a |> Nx.add(1.0) |> Nx.negate()
+          ExPhil.Native.SelectiveScan.scan(x, Nx.clip(dt, 0.001, 0.1), a, b, c)
+        end
+
+        %{"x" => x, "b" => b, "c" => c, "dt" => dt} = inputs()
+        got = Axon.predict(layer(nif, :nif_selective_scan), Axon.ModelState.empty(), inputs())
+        # Its kernel gives every channel its own step size, so x is scaled to make up for the mean.
+        steps = Nx.clip(dt, 0.001, 0.1)
+        x = x |> Nx.multiply(steps) |> Nx.divide(Nx.mean(steps, axes: [2], keep_axes: true))
+        close!(got, exphil(x, b, c, dt), 1.0e-5)
       end
 
       test "has the layers and parameters of theirs, so that a checkpoint loads in either" do
