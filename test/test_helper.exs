@@ -14,7 +14,20 @@ distributed? =
 
 IO.puts("Erlang distribution: #{here?.(distributed?)}")
 
+# Tests of calls in place need tensors in the memory of a device, which a C compiler helps to.
+if Code.ensure_loaded?(Nx), do: Code.require_file("support/device_backend.exs", __DIR__)
+
+device_memory =
+  if SelectiveScan.cuda_available?() and Code.ensure_loaded?(Nx) do
+    ExPhil.Native.DeviceMemory.load()
+  else
+    {:error, "there is no device, or no Nx"}
+  end
+
+IO.puts("Nx tensors in the memory of a CUDA device: #{here?.(device_memory == :ok)} #{inspect(device_memory)}")
+
 excluded = [
+  device_memory: device_memory != :ok,
   distributed: not distributed?,
   cuda: not SelectiveScan.cuda_available?(),
   nx: not Code.ensure_loaded?(Nx),

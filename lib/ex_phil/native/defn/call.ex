@@ -148,14 +148,8 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
-      Check.run!(form, Map.new(tensors, fn {name, tensor} -> {name, spec(tensor)} end), options)
+      Check.run!(form, Map.new(tensors, fn {name, tensor} -> {name, Tensor.of_nx(tensor, <<>>)} end), options)
     end
-
-    defp spec(%{type: {:c, bits}, shape: shape}) do
-      %Tensor{type: {:f, div(bits, 2)}, shape: Tuple.insert_at(shape, tuple_size(shape), 2), data: <<>>}
-    end
-
-    defp spec(%{type: type, shape: shape}), do: %Tensor{type: type, shape: shape, data: <<>>}
 
     defp expression?(%Nx.Tensor{data: %Nx.Defn.Expr{}}), do: true
     defp expression?(_tensor), do: false

@@ -68,7 +68,9 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     :nx
   end
 
-  defp asked_for(options), do: options.backend || from_environment() || :auto
+  @doc "What a call asks for, by option or by the environment."
+  @spec asked_for(struct) :: preference
+  def asked_for(options), do: options.backend || from_environment() || :auto
 
   @doc "The same choice, with its reason in words."
   @spec explain(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, String.t()}
