@@ -5,8 +5,10 @@
 //! every tensor, and what is not memory of the device is refused before a kernel would follow it, which would cost
 //! the process its context.
 
+use std::ffi::c_void;
+
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute, CUresult, cuPointerGetAttribute};
+use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute, CUresult, cuPointerGetAttributes};
 
 use super::device::Device;
 use super::driver::{During, guarded, initialize};
@@ -31,18 +33,14 @@ pub fn owner(address: CUdeviceptr, len: usize) -> Result<Option<usize>, Error> {
 
 fn device_of(address: CUdeviceptr) -> Option<usize> {
     use CUpointer_attribute::{CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
-    // Both attributes are 32 bits wide. What the driver does not know has none.
-    let attribute = |which| {
-        let mut value = 0u32;
-        // SAFETY: the driver writes 32 bits, and looks the address up without following it.
-        match unsafe { cuPointerGetAttribute((&raw mut value).cast(), which, address) } {
-            CUresult::CUDA_SUCCESS => Some(value),
-            _ => None,
-        }
-    };
-    let kind = attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?;
-    let ordinal = attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?;
-    (kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32).then_some(ordinal as usize)
+    let (mut kind, mut ordinal) = (0u32, 0i32);
+    let mut attributes = [CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL];
+    let mut values = [(&raw mut kind).cast::<c_void>(), (&raw mut ordinal).cast()];
+    // SAFETY: the driver writes 32 bits for either attribute, and looks the address up without following it. Of an
+    // address that it does not know it says that it is of no kind.
+    let answer = unsafe { cuPointerGetAttributes(2, attributes.as_mut_ptr(), values.as_mut_ptr(), address) };
+    let known = answer == CUresult::CUDA_SUCCESS && kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
+    known.then_some(ordinal as usize)
 }
 
 impl Device {
