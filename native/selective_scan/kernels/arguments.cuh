@@ -40,7 +40,7 @@ struct Arguments {
   State* boundary_adjoints;  // {batch, chunks, dim, SLOTS}: the state's gradient after each chunk
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk
-  State* decays;             // {batch, chunks, dim, SLOTS}: the product of a over each chunk (bilinear alone)
+  State* decays;             // {batch, chunks, dim, SLOTS}: the product of a over each chunk, where that is not by ΣΔ
   Real* y_sum;               // {batch, seq, dim}: y of the passes so far; so dx_sum, ddt_sum and dz_sum
   Real* dx_sum;
   Real* ddt_sum;

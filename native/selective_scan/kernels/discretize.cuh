@@ -22,7 +22,9 @@
 
 // zoh's gain is Δ for every state: loops take it out of their sums.
 #define GAIN_IS_DELTA (METHOD == ZOH)
-#define EXPONENTIAL (METHOD != BILINEAR)
+// Over a chunk, a product of decays is exp(A ΣΔ). Not so where complex: the error of ΣΔ, times |Im A|, would turn the
+// phase, so there the product itself is taken.
+#define DECAY_BY_SUM (METHOD != BILINEAR && !COMPLEX)
 #define NEEDS_PHI (METHOD == ZOH_EXACT || (!TAYLOR && (METHOD == FOH || METHOD == POLY || METHOD == HIGHORDER)))
 
 struct Phi {

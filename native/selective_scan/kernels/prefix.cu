@@ -25,7 +25,7 @@ __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& 
 #else
   reset = false;
 #endif
-#if EXPONENTIAL
+#if DECAY_BY_SUM
   return exp_product(a, args.delta_sums[boundary]);
 #else
   return args.decays[boundary * SLOTS + line.slot];

@@ -5,7 +5,7 @@
 // P_i = a_1 ⋯ a_i. Both walk forward in time over the same decays, so one kernel does either or both:
 //   WITH_STATES    writes the end state from zero to `boundary_states`
 //   WITH_ADJOINTS  writes the sum to `boundary_adjoints`
-// For exponential methods P_n = exp(A ΣΔ): ΣΔ is written to `delta_sums`; for bilinear, P_n to `decays`.
+// Where DECAY_BY_SUM, P_n = exp(A ΣΔ) and ΣΔ is written to `delta_sums`; else P_n to `decays`.
 // prefix.cu turns this into the states and gradients at the boundaries.
 
 #define USE_X WITH_STATES
@@ -21,7 +21,7 @@
 #include "arguments.cuh"
 #include "tiles.cuh"
 
-#define WITH_PRODUCT (WITH_ADJOINTS || !EXPONENTIAL)
+#define WITH_PRODUCT (WITH_ADJOINTS || !DECAY_BY_SUM)
 
 struct Shared {
   Tiles tiles;
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan_summary(const Argu
 #if WITH_ADJOINTS
   store_states(adjoint, args.boundary_adjoints + boundary * SLOTS, count, lane);
 #endif
-#if EXPONENTIAL
+#if DECAY_BY_SUM
   if (lane == 0) args.delta_sums[boundary] = delta_sum;
 #else
   store_states(product, args.decays + boundary * SLOTS, count, lane);

@@ -13,15 +13,16 @@ if Code.ensure_loaded?(Nx) do
 
     defmodule Forward do
       @moduledoc false
-      # `inputs` are the names of the operands in their order; the results are y, final_state and the extras.
-      defstruct [:inputs, :options, extras: []]
+      # `inputs` are the names of the operands in their order, `shapes` their shapes; the results are y, final_state and
+      # the extras.
+      defstruct [:inputs, :options, shapes: [], extras: []]
     end
 
     defmodule Backward do
       @moduledoc false
       # `inputs` are the names of the operands of the forward pass, which those of `upstream` follow; the results are the
-      # gradients of all inputs but seq_idx, and the extras.
-      defstruct [:inputs, :upstream, :options, extras: []]
+      # gradients of all inputs but seq_idx, and the extras. `shapes` are those of all operands.
+      defstruct [:inputs, :upstream, :options, shapes: [], extras: []]
     end
 
     @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
@@ -78,10 +79,17 @@ if Code.ensure_loaded?(Nx) do
     # A gradient that nobody asked for comes as a zero without a shape.
     defp like(gradient, output), do: gradient |> Nx.as_type(Nx.type(output)) |> Nx.broadcast(Nx.shape(output))
 
+    # EXLA does not say how the tensors of a custom call are to lie in memory, and XLA then turns their axes round where
+    # that suits what is around it. What has one axis lies as it lies, so operands and results of the block are flat.
     if function_exported?(Nx, :block, 4) do
       defp run(block, operands) do
+        block = %{block | shapes: Enum.map(operands, &Nx.shape/1)}
         default = Function.capture(__MODULE__, :default, 1 + length(operands))
-        Nx.block(block, operands, results(block, operands), default)
+        wanted = results(block, operands)
+        flat = Nx.block(block, Enum.map(operands, &Nx.flatten/1), each(wanted, &line/1), default)
+
+        shaped(Tuple.to_list(flat), for(template <- Tuple.to_list(wanted), do: Nx.shape(template)))
+        |> List.to_tuple()
       end
     else
       defp run(block, operands), do: call(block, operands)
@@ -91,8 +99,14 @@ if Code.ensure_loaded?(Nx) do
     for count <- 5..(length(@inputs) + length(@upstream)) do
       operands = Macro.generate_arguments(count, __MODULE__)
       @doc false
-      def default(block, unquote_splicing(operands)), do: call(block, unquote(operands))
+      def default(block, unquote_splicing(operands)) do
+        block |> call(shaped(unquote(operands), block.shapes)) |> each(&Nx.flatten/1)
+      end
     end
+
+    defp shaped(tensors, shapes), do: Enum.zip_with(tensors, shapes, &Nx.reshape/2)
+    defp line(template), do: Nx.template({Nx.size(template)}, Nx.type(template))
+    defp each(tuple, fun), do: tuple |> Tuple.to_list() |> Enum.map(fun) |> List.to_tuple()
 
     if function_exported?(Nx, :runtime_call, 4) do
       defp call(block, operands) do

@@ -15,7 +15,7 @@ if Code.ensure_loaded?(Nx) do
     @doc "The target and the attributes of a block, in MLIR's words."
     def call(block) do
       names = [operands: block.inputs ++ upstream(block), results: Enum.map(results(block), &elem(&1, 0))]
-      attributes = for {name, value} <- names, do: {name, Enum.join(value, " ")}
+      attributes = for {name, value} <- names ++ [shapes: shapes(block)], do: {name, Enum.join(value, " ")}
       {target(block), for({name, value} <- attributes ++ attributes(block.options), do: {"#{name}", mlir(value)})}
     end
 
@@ -28,6 +28,8 @@ if Code.ensure_loaded?(Nx) do
     defp here?(platform) do
       SelectiveScan.xla_register() == :registered and (platform == :host or SelectiveScan.cuda_available?())
     end
+
+    defp shapes(block), do: for(shape <- block.shapes, do: shape |> Tuple.to_list() |> Enum.join(","))
 
     defp target(%Forward{}), do: "exphil_selective_scan_fwd"
     defp target(%Backward{}), do: "exphil_selective_scan_bwd"

@@ -5,8 +5,8 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
 use super::device::Device;
 use super::launch::{Kernel, Launcher, Pass, Shared, alignment, check_inputs, check_presence};
-use super::policy::{Alignment, BackwardPlan, Configurations};
-use crate::{Error, Gradients, Inputs, Method, OutputGradients, Problem, Projection};
+use super::policy::{Alignment, BackwardPlan, Configurations, decay_by_sum};
+use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads that sum a component of dB or dC.
 const REDUCTION_SLICES: usize = 4;
@@ -67,7 +67,7 @@ pub(super) fn lay_out_backward(
     let sizes = Sizes::of(problem);
     let slots = plan.layout.slots();
     let cut = plan.chunks > 1;
-    let exponential = problem.method != Method::Bilinear;
+    let by_sum = decay_by_sum(problem);
     let sums = problem.batch.div_ceil(plan.rows_per_block) * plan.chunks * problem.dim;
     let of_states = sums * slots * sizes.state;
 
@@ -75,8 +75,8 @@ pub(super) fn lay_out_backward(
     arguments.boundary_states = at.take_if(own_states, of_states);
     arguments.da_parts = at.take(of_states);
     arguments.boundary_adjoints = arguments.da_parts;
-    arguments.delta_sums = at.take_if(cut && exponential, sums * sizes.real);
-    arguments.decays = at.take_if(cut && !exponential, of_states);
+    arguments.delta_sums = at.take_if(cut && by_sum, sums * sizes.real);
+    arguments.decays = at.take_if(cut && !by_sum, of_states);
     arguments.dd_parts = at.take_if(problem.d, sums * sizes.real);
     arguments.ddt_bias_parts = at.take_if(problem.dt_bias, sums * sizes.real);
 

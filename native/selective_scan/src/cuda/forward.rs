@@ -5,8 +5,8 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
 use super::device::Device;
 use super::launch::{Kernel, Launcher, Shared, alignment, check_inputs, walking_blocks};
-use super::policy::{Alignment, Configurations, ForwardPlan};
-use crate::{Error, Inputs, Method, Outputs, Problem};
+use super::policy::{Alignment, Configurations, ForwardPlan, decay_by_sum};
+use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels {
     shared: Shared,
@@ -40,10 +40,10 @@ pub(super) fn lay_out_forward(
     let boundaries = problem.batch * plan.chunks * problem.dim;
     let slots = plan.layout.slots();
     let cut = plan.chunks > 1;
-    let exponential = problem.method != Method::Bilinear;
+    let by_sum = decay_by_sum(problem);
     arguments.boundary_states = at.take_if(cut, boundaries * slots * sizes.state);
-    arguments.delta_sums = at.take_if(cut && exponential, boundaries * sizes.real);
-    arguments.decays = at.take_if(cut && !exponential, boundaries * slots * sizes.state);
+    arguments.delta_sums = at.take_if(cut && by_sum, boundaries * sizes.real);
+    arguments.decays = at.take_if(cut && !by_sum, boundaries * slots * sizes.state);
     let several = walks(problem, slots).len() > 1;
     arguments.y_sum = match sizes.exact {
         true => arguments.y,

@@ -13,7 +13,8 @@
 //! would pay its logarithm for every state; it is not needed where batch and dim fill the device.
 //!
 //! Where they do not, a long row is cut in chunks that are walked side by side. What a chunk does to the state that
-//! enters it is linear, h ↦ P·h + q, and P = exp(A·ΣΔ) costs one exponential a chunk. So `summary.cu` finds q and
+//! enters it is linear, h ↦ P·h + q, and P = exp(A·ΣΔ) costs one exponential a chunk (where A is complex, or the
+//! method bilinear, P is the product itself). So `summary.cu` finds q and
 //! ΣΔ of every chunk, `prefix.cu` the state at every boundary, and `forward.cu` walks each chunk from there: two
 //! exponentials a frame and state instead of one, on as many times more threads as there are chunks.
 //!
@@ -24,9 +25,10 @@
 //! formula). Memory at the boundaries falls with the length of the chunks. dB and dC are sums over channels: a block
 //! sums over its own, `reduce.cu` over the blocks, and so that few of these sums wait, chunks are launched a piece at a
 //! time, each followed by its reduction. `policy.rs` chooses both such that, from 2048 frames on, all of it stays
-//! below a tenth of the inputs. (Where sequences are of 2 bytes an element and there are several passes, the sums of
-//! dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every sum has a fixed order,
-//! so a call gives the same bits each time on the same device.
+//! below a tenth of the inputs. (Sequences of 2 bytes an element are half as large and their sums are not: there this
+//! holds from about a thousand channels on, and where there are several passes, the sums of dx, ddt and dz between the
+//! passes come on top.) There are no floating-point atomics: every sum has a fixed order, so a call gives the same bits
+//! each time on the same device.
 //!
 //! Bidirectional scans are two walks in opposite directions that add to the same output; more states than a pass
 //! holds in registers are several passes. Both gather in the type of computation and are rounded once.

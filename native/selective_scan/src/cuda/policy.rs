@@ -39,6 +39,8 @@ const WARPS_WANTED: usize = 7;
 const WARPS_WITH_CHUNKS: usize = 16;
 /// Sequences shorter than this are not cut for the sake of parallelism.
 const SHORTEST_TO_CUT: usize = 192;
+/// Frames of a tile at most.
+const LONGEST_TILE: usize = 32;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
 const BOUNDED_FROM: usize = 2048;
 
@@ -53,6 +55,8 @@ const SUMS_BYTES: usize = 24 << 20;
 const REGISTERS: usize = 65_536;
 const BACKWARD_REGISTERS: usize = 168;
 const RESERVED_SHARED: usize = 1 << 10;
+/// Threads of a block of the backward pass at most.
+const MOST_THREADS: usize = 256;
 
 /// How a walk over frames is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +153,17 @@ fn unit(problem: &Problem) -> usize {
 
 fn is_constant(projection: Projection) -> bool {
     projection == Projection::Constant
+}
+
+/// Bytes of the sequences that flow into the backward pass, a frame and channel.
+fn inputs(problem: &Problem) -> usize {
+    let sequences = if problem.z { 4 } else { 3 };
+    sequences * problem.element.size()
+}
+
+/// Whether the product of the decays over a chunk is had from the sum of Δ; discretize.cuh says why not always.
+pub(super) fn decay_by_sum(problem: &Problem) -> bool {
+    problem.method != Method::Bilinear && !problem.complex
 }
 
 /// States a thread, so that `lanes` threads hold at least `count`: whole packs of up to 16 bytes.
@@ -288,7 +303,7 @@ impl Properties {
             lanes,
             states: states_for(count, lanes, words),
             channels: 32.min(unit.next_power_of_two()).max(32 / lanes),
-            tile: problem.seq.next_power_of_two().min(32),
+            tile: problem.seq.next_power_of_two().min(LONGEST_TILE),
         };
         if channels * lanes / 32 >= 20 * self.multiprocessors && unit.is_multiple_of(64) {
             layout.channels = 64;
@@ -347,19 +362,14 @@ impl Properties {
             tile: 16,
         };
 
-        // Bytes of the sequences that come in, a frame and channel.
-        let inputs = (if problem.z { 4 } else { 3 } * sizes.element) as f64;
-        let bounded = problem.seq >= BOUNDED_FROM;
         let boundary = layout.slots() * sizes.words * 4;
-        let decay = match problem.method {
-            Method::Bilinear => boundary,
-            _ => sizes.real,
-        };
-        let shortest = match bounded {
-            true => (2 * boundary + decay) as f64 / (BOUNDARY_SHARE * inputs),
+        let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
+        let shortest = match problem.seq >= BOUNDED_FROM {
+            true => (2 * boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64),
             false => SHORTEST_CHUNK,
         };
-        let mut chunk = (shortest.ceil() as usize).next_multiple_of(layout.tile);
+        // Whole tiles of the forward pass too, which keeps its states at the beginning of a tile.
+        let mut chunk = (shortest.ceil() as usize).next_multiple_of(LONGEST_TILE);
         if problem.seq <= chunk * 3 / 2 {
             chunk = problem.seq.next_multiple_of(layout.tile);
         }
@@ -369,6 +379,21 @@ impl Properties {
             layout.channels /= 2;
         }
 
+        // Where memory keeps a device from being filled, blocks of more channels have fewer sums to keep.
+        let wide = Layout { channels: 2 * layout.channels, ..layout };
+        let fits = wide.channels <= unit.next_power_of_two()
+            && wide.channels * lanes <= MOST_THREADS
+            && backward_bytes(problem, &wide, tiles) <= self.shared_per_block;
+        let (plan, threads) = self.deal(problem, layout, chunk);
+        let (wide, more) = self.deal(problem, wide, chunk);
+        let crowded = plan.piece < plan.pairs && (more > threads || plan.piece == 1);
+        if fits && crowded { wide } else { plan }
+    }
+
+    /// Deals the chunks to launches; with how many threads then run at a time.
+    fn deal(&self, problem: &Problem, layout: Layout, chunk: usize) -> (BackwardPlan, usize) {
+        let sizes = Sizes::of(problem);
+        let unit = unit(problem);
         let blocks = unit.div_ceil(layout.channels);
         let all_blocks = problem.dim / unit * blocks;
         let chunks = problem.seq.div_ceil(chunk);
@@ -378,19 +403,24 @@ impl Properties {
         };
         let pairs = problem.batch.div_ceil(rows_per_block) * chunks;
         let varying = usize::from(!is_constant(problem.b)) + usize::from(!is_constant(problem.c));
-        let sums_of_pair = varying * rows_per_block * chunk * all_blocks * boundary;
+        let sums_of_block = varying * rows_per_block * chunk * layout.slots() * sizes.words * 4;
+        let sums_of_pair = sums_of_block * all_blocks;
         let threads = layout.lanes * layout.channels;
-        let resident = self.resident(threads, backward_bytes(problem, &layout, tiles));
-        let room = match bounded {
-            true => (SUMS_SHARE * inputs * (problem.batch * problem.seq * problem.dim) as f64) as usize,
-            false => SUMS_BYTES.max(4 * resident / all_blocks * sums_of_pair),
+        let resident = self.resident(threads, backward_bytes(problem, &layout, chunk / layout.tile));
+        let room = match problem.seq >= BOUNDED_FROM {
+            true => {
+                (SUMS_SHARE * (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64) as usize
+            }
+            false => SUMS_BYTES.max(4 * resident * sums_of_block),
         };
         let most = (room / sums_of_pair.max(1)).clamp(1, pairs);
-        // Whole waves of blocks, or pieces of one size.
+        // Whole waves of blocks.
         let waves = most * all_blocks / resident;
         let whole = if waves > 0 { waves * resident / all_blocks } else { most };
         let piece = if most >= pairs { pairs } else { whole.max(1) };
-        BackwardPlan { layout, units: Units { unit, blocks }, chunk, chunks, rows_per_block, piece, pairs }
+        let units = Units { unit, blocks };
+        let plan = BackwardPlan { layout, units, chunk, chunks, rows_per_block, piece, pairs };
+        (plan, resident.min(piece * all_blocks) * threads)
     }
 }
 

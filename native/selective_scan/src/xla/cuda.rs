@@ -4,6 +4,9 @@
 //! after the call would be another's when the graph runs again) and nothing waits; the kernels are loaded before, in
 //! the stage that XLA has for it.
 
+use std::collections::BTreeSet;
+use std::sync::RwLock;
+
 use crate::cuda::{CUdeviceptr, CUstream, Device, Pass, device};
 use crate::{Error, Problem};
 
@@ -14,8 +17,26 @@ use super::request::{Backward, Forward};
 const ALIGNMENT: usize = 256;
 
 /// Loads the kernels of a forward call.
-pub fn prepare_forward(frame: &Frame<'_>, call: &Forward) -> Result<(), Error> {
-    device(frame.device_ordinal()?)?.prepare(&call.problem, Pass::Forward)
+pub fn prepare_forward(frame: &Frame<'_>) -> Result<(), Error> {
+    once(frame, Pass::Forward, |device| device.prepare(&Forward::read(frame)?.problem, Pass::Forward))
+}
+
+/// Does what is to be done for the first of many calls that are the same. XLA comes to the stage of initialization
+/// before every run of a program, also where it then replays a graph.
+fn once(
+    frame: &Frame<'_>,
+    pass: Pass,
+    prepare: impl FnOnce(&Device) -> Result<(), Error>,
+) -> Result<(), Error> {
+    static DONE: RwLock<BTreeSet<(usize, bool, u64)>> = RwLock::new(BTreeSet::new());
+    let ordinal = frame.device_ordinal()?;
+    let call = (ordinal, pass == Pass::Forward, frame.fingerprint());
+    if DONE.read().unwrap_or_else(|poisoned| poisoned.into_inner()).contains(&call) {
+        return Ok(());
+    }
+    prepare(device(ordinal)?)?;
+    DONE.write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(call);
+    Ok(())
 }
 
 /// Enqueues a forward call.
@@ -34,9 +55,11 @@ pub fn forward(frame: &Frame<'_>, call: Forward) -> Result<(), Error> {
 }
 
 /// Loads the kernels of a backward call.
-pub fn prepare_backward(frame: &Frame<'_>, call: &Backward) -> Result<(), Error> {
-    let device = device(frame.device_ordinal()?)?;
-    device.prepare(&call.problem, pass(device, call))
+pub fn prepare_backward(frame: &Frame<'_>) -> Result<(), Error> {
+    once(frame, Pass::Backward, |device| {
+        let call = Backward::read(frame)?;
+        device.prepare(&call.problem, pass(device, &call))
+    })
 }
 
 /// Enqueues a backward call.

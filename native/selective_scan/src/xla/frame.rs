@@ -1,6 +1,8 @@
 //! A call frame as safe Rust: tensors, attributes, and the few questions that XLA answers.
 
 use std::ffi::{CString, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::discriminant;
 use std::slice;
 
 use super::abi::{self, Buffers, CallFrame, data_type};
@@ -45,6 +47,34 @@ impl<'a> Frame<'a> {
                 (text(&*name).unwrap_or("an attribute that is no text"), Attribute::read(kind, value))
             })
         }
+    }
+
+    /// A number that calls share which have the same attributes, and tensors of the same types and shapes.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (name, value) in self.attributes() {
+            (name, discriminant(&value)).hash(&mut hasher);
+            match value {
+                Attribute::Text(text) => text.hash(&mut hasher),
+                Attribute::Integer(integer) => integer.hash(&mut hasher),
+                Attribute::Real(real) => real.to_bits().hash(&mut hasher),
+                Attribute::Other => {}
+            }
+        }
+        for tensors in [&self.0.operands, &self.0.results] {
+            // SAFETY: XLA's arrays are as long as it says; what is of this kind points to a buffer.
+            unsafe {
+                for (&kind, &buffer) in
+                    list(tensors.kinds, tensors.size).iter().zip(list(tensors.buffers, tensors.size))
+                {
+                    kind.hash(&mut hasher);
+                    if kind == abi::BUFFER {
+                        ((*buffer).dtype, list((*buffer).dims, (*buffer).rank)).hash(&mut hasher);
+                    }
+                }
+            }
+        }
+        hasher.finish()
     }
 
     /// The device of the call.

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn backward_host(frame: *mut CallFrame) -> *mut XlaError {
 /// Called by XLA.
 pub unsafe extern "C" fn forward_cuda(frame: *mut CallFrame) -> *mut XlaError {
     let handle = |frame: &Frame<'_>| match frame.stage() {
-        STAGE_INITIALIZE => cuda::prepare_forward(frame, &Forward::read(frame)?),
+        STAGE_INITIALIZE => cuda::prepare_forward(frame),
         STAGE_EXECUTE => cuda::forward(frame, Forward::read(frame)?),
         _ => Ok(()),
     };
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn forward_cuda(frame: *mut CallFrame) -> *mut XlaError {
 /// Called by XLA.
 pub unsafe extern "C" fn backward_cuda(frame: *mut CallFrame) -> *mut XlaError {
     let handle = |frame: &Frame<'_>| match frame.stage() {
-        STAGE_INITIALIZE => cuda::prepare_backward(frame, &Backward::read(frame)?),
+        STAGE_INITIALIZE => cuda::prepare_backward(frame),
         STAGE_EXECUTE => cuda::backward(frame, Backward::read(frame)?),
         _ => Ok(()),
     };

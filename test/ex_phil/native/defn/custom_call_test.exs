@@ -85,13 +85,25 @@ if Code.ensure_loaded?(Nx) do
       ]
 
       names = [{"operands", ~s("x dt a b c z")}, {"results", ~s("y final_state boundary_states")}]
-      assert CustomCall.call(forward) == {"exphil_selective_scan_fwd", names ++ options}
+      shapes = "2,200,6 2,200,6 6,4 2,200,4 2,200,4 2,200,6"
+
+      assert CustomCall.call(forward) ==
+               {"exphil_selective_scan_fwd", names ++ [{"shapes", ~s("#{shapes}")} | options]}
+
       assert {length(given), tuple_size(results)} == {6, 3}
 
       upstream = ~s("x dt a b c z dy dfinal_state boundary_states")
       names = [{"operands", upstream}, {"results", ~s("x dt a b c z")}]
-      assert CustomCall.call(backward) == {"exphil_selective_scan_bwd", names ++ options}
+      {target, [operands_named, results_named, {"shapes", shapes} | rest]} = CustomCall.call(backward)
+      assert {target, [operands_named, results_named], rest} == {"exphil_selective_scan_bwd", names, options}
+      # Two directions of chunks whose length is the backend's own affair.
+      assert shapes =~ ~r/^"2,200,6 2,200,6 6,4 2,200,4 2,200,4 2,200,6 2,200,6 2,6,4 2,2,\d+,6,4"$/
       assert {length(operands), tuple_size(gradients)} == {9, 6}
+      # Nothing that XLA could lay out in more than one way.
+      assert Enum.all?(
+               operands ++ given ++ Tuple.to_list(gradients) ++ Tuple.to_list(results),
+               &(Nx.rank(&1) == 1)
+             )
     end
 
     test "EXLA compiles the default of a block where there is no XLA to take the handlers" do
