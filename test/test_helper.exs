@@ -15,18 +15,24 @@ distributed? =
 IO.puts("Erlang distribution: #{here?.(distributed?)}")
 
 # Tests of calls in place need tensors in the memory of a device, which a C compiler helps to.
-if Code.ensure_loaded?(Nx), do: Code.require_file("support/device_backend.exs", __DIR__)
+if Code.ensure_loaded?(Nx.Pointer), do: Code.require_file("support/device_backend.exs", __DIR__)
 
 device_memory =
-  if SelectiveScan.cuda_available?() and Code.ensure_loaded?(Nx) do
+  if SelectiveScan.cuda_available?() and Code.ensure_loaded?(Nx.Pointer) do
     ExPhil.Native.DeviceMemory.load()
   else
-    {:error, "there is no device, or no Nx"}
+    {:error, "there is no device, or no Nx with pointers"}
   end
 
 IO.puts("Nx tensors in the memory of a CUDA device: #{here?.(device_memory == :ok)} #{inspect(device_memory)}")
 
+# Nx before 0.11 cannot call a library from a defn.
+in_defn? = Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 4)
+IO.puts("The native scan in a defn: #{here?.(in_defn?)}")
+
 excluded = [
+  native_in_defn: not in_defn?,
+  no_native_in_defn: in_defn?,
   device_memory: device_memory != :ok,
   distributed: not distributed?,
   cuda: not SelectiveScan.cuda_available?(),

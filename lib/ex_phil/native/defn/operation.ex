@@ -103,8 +103,13 @@ if Code.ensure_loaded?(Nx) do
     defp limit(delta, nil), do: delta
 
     defp limit(delta, {min, max}) do
-      delta = if is_number(min), do: Nx.select(Nx.less(delta, min), min, delta), else: delta
-      if is_number(max), do: Nx.select(Nx.greater(delta, max), max, delta), else: delta
+      delta = if is_number(min), do: bounded(delta, &Nx.less/2, min), else: delta
+      if is_number(max), do: bounded(delta, &Nx.greater/2, max), else: delta
+    end
+
+    defp bounded(delta, beyond, limit) do
+      limit = Coefficients.in_type(limit, delta)
+      Nx.select(beyond.(delta, limit), limit, delta)
     end
 
     # {decay, input} {batch, seq, dim, state} of every frame.

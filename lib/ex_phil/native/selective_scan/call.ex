@@ -3,7 +3,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   # A call from its arguments to its results: the tensors are cast, the backend is chosen and run, or the CPU in its
   # place, and the results take the form that the inputs had.
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Fallback, Options}
+  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Fallback, InPlace, Options}
 
   @doc """
   The forward pass; `form` is `:scan` or `:step`, `wanted` the last of `:y`, `:final_state`, `:boundary_states` that
@@ -105,14 +105,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
 
   defp in_nx(function, arguments), do: apply(@nx, function, arguments)
 
-  # Nor known to it where Nx has no pointers.
-  @in_place ExPhil.Native.SelectiveScan.InPlace
-
-  if Code.ensure_loaded?(Nx) and function_exported?(Nx, :to_pointer, 2) do
-    defp in_place(function, arguments), do: apply(@in_place, function, arguments)
-  else
-    defp in_place(_function, _arguments), do: nil
-  end
+  defp in_place(function, arguments), do: apply(InPlace, function, arguments)
 
   # What failed where the tensors lie is computed on the CPU, where that was left open.
   defp out_of_place!(options, {kind, words} = reason) do

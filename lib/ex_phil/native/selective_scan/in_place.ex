@@ -1,13 +1,15 @@
-if Code.ensure_loaded?(Nx) and function_exported?(Nx, :to_pointer, 2) do
-  defmodule ExPhil.Native.SelectiveScan.InPlace do
-    @moduledoc false
-    # Eager calls on Nx tensors that lie in the memory of a CUDA device, whose backend says where (`Nx.to_pointer/2` of
-    # EXLA and Torchx): the device reads them there and writes the results there.
-    #
-    # The results' memory is that of tensors that the backend makes, by an operation of its own, so that it is the
-    # backend's to free, as the memory of any other tensor. (A tensor of `Nx.from_pointer/5` owns nothing: who made it
-    # would have to free its memory, after nobody knows when.) Nobody has seen these tensors before the scan has
-    # written them.
+defmodule ExPhil.Native.SelectiveScan.InPlace do
+  @moduledoc false
+  # Eager calls on Nx tensors that lie in the memory of a CUDA device, whose backend says where (`Nx.to_pointer/2` of
+  # EXLA and Torchx): the device reads them there and writes the results there.
+  #
+  # The results' memory is that of tensors that the backend makes, by an operation of its own, so that it is the
+  # backend's to free, as the memory of any other tensor. (A tensor of `Nx.from_pointer/5` owns nothing: who made it
+  # would have to free its memory, after nobody knows when.) Nobody has seen these tensors before the scan has
+  # written them.
+  #
+  # Without Nx, or with one that has no pointers, no tensor lies on a device.
+  if Code.ensure_loaded?(Nx) and function_exported?(Nx, :to_pointer, 2) do
     alias ExPhil.Native.{Error, Nif, Tensor}
     alias ExPhil.Native.SelectiveScan.{Backend, Devices}
 
@@ -111,5 +113,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :to_pointer, 2) do
 
     defp over(tensor), do: Tensor.of_nx(tensor, address(tensor))
     defp address(tensor), do: tensor |> range() |> elem(0)
+  else
+    def device(_given, _options, _upstream \\ []), do: nil
   end
 end
