@@ -27,10 +27,23 @@ device_memory =
 IO.puts("Nx tensors in the memory of a CUDA device: #{here?.(device_memory == :ok)} #{inspect(device_memory)}")
 
 # Nx before 0.11 cannot call a library from a defn.
-in_defn? = Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 4)
+in_defn? = Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3)
 IO.puts("The native scan in a defn: #{here?.(in_defn?)}")
 
+# Nx 0.9 to 0.12 fail at the gradient of a sum of vectorized tensors, whatever is summed.
+vectorized_grad? =
+  Code.ensure_loaded?(Nx) and
+    try do
+      x = apply(Nx, :vectorize, [apply(Nx, :iota, [{2, 3, 4}, [type: :f32]]), :x])
+      apply(Nx.Defn, :grad, [x, &apply(Nx, :sum, [&1])]) != nil
+    rescue
+      ArgumentError -> false
+    end
+
+IO.puts("Nx's gradient of vectorized tensors: #{here?.(vectorized_grad?)}")
+
 excluded = [
+  vectorized_grad: not vectorized_grad?,
   native_in_defn: not in_defn?,
   no_native_in_defn: in_defn?,
   device_memory: device_memory != :ok,

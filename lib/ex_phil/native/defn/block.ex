@@ -1,4 +1,4 @@
-if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 4) do
+if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
   defmodule ExPhil.Native.Defn.Block do
     @moduledoc false
     # The native scan as one node of an expression, with the native backward pass as its gradient: an `Nx.block`, so
@@ -28,7 +28,6 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 4) do
 
     @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
     @inputs [:x, :dt, :a, :b, :c | @optional]
-    @upstream [:dy, :dfinal_state, :boundary_states]
 
     @doc """
     `{y, final_state}` of a scan. `tensors` are expressions by their names, complex numbers as pairs; `options` those of
@@ -90,8 +89,8 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 4) do
         |> List.to_tuple()
       end
 
-      # The default of a block takes every operand as an argument.
-      for count <- 5..(length(@inputs) + length(@upstream)) do
+      # The default of a block takes every operand as an argument: all inputs, and at most three that are upstream.
+      for count <- 5..(length(@inputs) + 3) do
         operands = Macro.generate_arguments(count, __MODULE__)
         @doc false
         def default(block, unquote_splicing(operands)) do
@@ -106,8 +105,14 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 4) do
       defp run(block, operands), do: call(block, operands)
     end
 
-    defp call(block, operands) do
-      Nx.runtime_call(results(block, operands), List.to_tuple(operands), [block: block], &__MODULE__.native/2)
+    if function_exported?(Nx, :runtime_call, 4) do
+      defp call(block, operands) do
+        Nx.runtime_call(results(block, operands), List.to_tuple(operands), [block: block], &__MODULE__.native/2)
+      end
+    else
+      defp call(block, operands) do
+        Nx.runtime_call(results(block, operands), List.to_tuple(operands), &native(&1, block: block))
+      end
     end
 
     # The extras are for the native handlers in a compiled graph; from the host the library is called without them.

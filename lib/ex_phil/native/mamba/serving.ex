@@ -1,8 +1,9 @@
-if Code.ensure_loaded?(Axon) do
+# Before Nx 0.11 a compiled expression grows beyond all memory where it is sent to another process, as a serving does.
+if Code.ensure_loaded?(Axon) and function_exported?(Nx, :runtime_call, 3) do
   defmodule ExPhil.Native.Mamba.Serving do
     @moduledoc """
     A Mamba model that plays many games at once: an `Nx.Serving` that takes a frame of any number of games, from any
-    number of processes, on any node of a cluster, and goes one frame on with all of them in one batch.
+    number of processes, on any node of a cluster, and goes one frame on with all of them in one batch. Compiled where Axon is, and Nx 0.11 or newer.
 
     A request is `{frame, state}` and its answer `{output, state}`, with the state to send along with the next frame:
 

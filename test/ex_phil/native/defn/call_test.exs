@@ -220,6 +220,7 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
+      @tag :vectorized_grad
       test "of models of their own join the channels, whatever the layout, and have gradients" do
         for {b, c} <- [{{2, 7, 4}, {6, 4}}, {{2, 7, 2, 4}, {2, 7, 4}}] do
           inputs = Map.merge(inputs(), to_nx(%{b: normal(b, {:f, 64}), c: normal(c, {:f, 64})}))

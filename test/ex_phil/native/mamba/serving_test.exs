@@ -1,4 +1,4 @@
-if Code.ensure_loaded?(Axon) do
+if Code.ensure_loaded?(ExPhil.Native.Mamba.Serving) do
   defmodule ExPhil.Native.Mamba.ServingTest do
     # Many games in one serving, on one node and on two.
     use ExUnit.Case
