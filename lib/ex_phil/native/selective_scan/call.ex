@@ -99,7 +99,8 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     defp in_defn?(given, options), do: @nx.here?(given, options)
     defp bytes(tensor), do: Nx.to_binary(tensor)
   else
-    defp in_defn?(_given, _options), do: false
+    # Never, but not so that a compiler would warn of what comes after.
+    defp in_defn?(given, _options), do: match?(%{vectorized_axes: _}, elem(given, 0))
     defp bytes(tensor), do: Tensor.to_binary(tensor)
   end
 

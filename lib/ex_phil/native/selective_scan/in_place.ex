@@ -10,8 +10,9 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
   #
   # Without Nx, or with one that has no pointers, no tensor lies on a device.
   if Code.ensure_loaded?(Nx) and function_exported?(Nx, :to_pointer, 2) do
-    alias ExPhil.Native.{Error, Nif, Tensor}
-    alias ExPhil.Native.SelectiveScan.{Backend, Devices}
+    # Not used where this branch is not taken.
+    alias ExPhil.Native.{Error, Nif, Tensor}, warn: false
+    alias ExPhil.Native.SelectiveScan.{Backend, Devices}, warn: false
 
     @names [:x, :dt, :a, :b, :c]
     @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
