@@ -58,6 +58,7 @@ const TESTS: &[Test] = &[
     ("packed rows", true, correctness::packed),
     ("reverse", true, correctness::reverse),
     ("same bits twice", false, robustness::same_bits),
+    ("in place", true, robustness::in_place),
     ("many threads", false, robustness::many_threads),
     ("not a number", true, robustness::not_a_number),
     ("memory of the backward pass", true, robustness::memory),

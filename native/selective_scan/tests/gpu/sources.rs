@@ -24,6 +24,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("src/cuda/driver.rs", include_str!("../../src/cuda/driver.rs")),
     ("src/cuda/forward.rs", include_str!("../../src/cuda/forward.rs")),
     ("src/cuda/host.rs", include_str!("../../src/cuda/host.rs")),
+    ("src/cuda/in_place.rs", include_str!("../../src/cuda/in_place.rs")),
     ("src/cuda/launch.rs", include_str!("../../src/cuda/launch.rs")),
     ("src/cuda/mod.rs", include_str!("../../src/cuda/mod.rs")),
     ("src/cuda/policy.rs", include_str!("../../src/cuda/policy.rs")),
