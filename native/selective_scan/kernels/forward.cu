@@ -24,12 +24,13 @@
 #include "arguments.cuh"
 #include "rows.cuh"
 
+// Frames whose outputs are summed over the lanes together.
+#define GROUP (LANES > 4 ? LANES : 4)
 #define QUADS (TILE / 4)
 // Marks of a tile that a thread copies.
 #define MARKS_EACH ((TILE + THREADS - 1) / THREADS)
 static_assert(QUADS > 1, "there is a quad to look ahead to");
-// Frames whose outputs are summed over the lanes together.
-#define GROUP (LANES > 4 ? LANES : 4)
+static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
 
 struct Tile {
   alignas(16) Real delta[CHANNELS][PITCH];
@@ -87,6 +88,9 @@ struct Incoming {
 
 // What the owner of an element needs to finish it.
 struct Finishing {
+#if SEQ_IDX
+  bool skip[Sequence::EACH][Sequence::FRAMES];
+#endif
 #if HAS_D
   Sequence::Raw x;
 #endif
@@ -187,8 +191,16 @@ __device__ __forceinline__ void store_tile(Tile& tile, const Incoming& in, const
 #endif
 }
 
-__device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unused]] const Incoming& in,
-                                               [[maybe_unused]] const Arguments& args, [[maybe_unused]] int rows) {
+__device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unused]] const Tile& tile,
+                                               [[maybe_unused]] const Incoming& in, [[maybe_unused]] const Arguments& args,
+                                               [[maybe_unused]] int rows) {
+#if SEQ_IDX
+  // Now, because the tile's next marks are written by another thread than this.
+  Sequence::each([&](int k, int r, int) {
+#pragma unroll
+    for (int f = 0; f < Sequence::FRAMES; f++) finishing.skip[k][f] = tile.marks[r + f] & MARK_SKIP;
+  });
+#endif
 #if HAS_D
   in.sequence.load<AHEAD>(finishing.x, args.x, rows);
 #endif
@@ -234,7 +246,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
         y[e] *= z * sigmoid(z);
 #endif
 #if SEQ_IDX
-        if (tile.marks[r + f] & MARK_SKIP) y[e] = (Real)0;
+        if (finishing.skip[k][f]) y[e] = (Real)0;
 #endif
       }
       store_elements(args.y + at, y);
@@ -534,7 +546,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
     if (!SUMMARY && i > 0) finish_tile(other, finishing, incoming, args, place, TILE);
     if (next < frames) store_tile(other, incoming, args, place, rows_at(next));
     load_tile(incoming, args, rows_at(next + TILE));
-    load_finishing(finishing, incoming, args, rows);
+    load_finishing(finishing, tile, incoming, args, rows);
 
     if (i == keep_at) {
       const i64 number = place.row * args.checkpoint_count + kept++;

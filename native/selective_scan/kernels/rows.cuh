@@ -19,7 +19,6 @@
 #define PITCH (TILE / PER_16_BYTES % 2 ? TILE : TILE + PER_16_BYTES)
 
 static_assert(CHANNELS % VECTOR == 0 && SLOT_WIDTH % VECTOR_B == 0 && SLOT_WIDTH % VECTOR_C == 0, "rows are whole accesses");
-static_assert(TILE % 8 == 0 || TILE % 4 == 0 && LANES <= 4, "a tile is made of whole groups");
 
 __device__ __forceinline__ int lane_here() {
   const int place = threadIdx.x % 32;

@@ -272,8 +272,8 @@ fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
 /// kept.
-fn forward_tile(seq: usize, interval: usize, most: usize) -> usize {
-    let mut tile = most.min(seq.next_power_of_two()).max(8);
+fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize {
+    let mut tile = most.min(seq.next_power_of_two()).max(lanes).max(8);
     while interval < seq && !interval.is_multiple_of(tile) {
         tile /= 2;
     }
@@ -324,7 +324,7 @@ impl Properties {
         };
         let mut most = if lanes == 8 { 64 } else { 32 };
         loop {
-            layout.tile = forward_tile(problem.seq, interval, most);
+            layout.tile = forward_tile(problem.seq, interval, lanes, most);
             if forward_bytes(problem, &layout) <= self.shared_per_block.min(48 << 10) || most <= lanes.max(8)
             {
                 break;
