@@ -8,6 +8,8 @@
 mod support;
 
 mod correctness;
+mod figures;
+mod machine;
 mod on_device;
 mod record;
 mod robustness;
@@ -78,7 +80,7 @@ fn main() {
 
     let only = only.map_or("", String::as_str);
     if arguments.iter().any(|argument| argument == "--figures") {
-        timing::figures(only);
+        figures::figures(only);
         return;
     }
 
@@ -104,7 +106,7 @@ fn main() {
         assert!(failed.is_empty(), "failed: {failed:?}");
         return;
     }
-    let figures = timing::figures("");
+    let figures = figures::figures("");
     assert!(failed.is_empty(), "failed: {failed:?}");
     if let Some(file) = std::env::var_os("EXPHIL_GPU_RECORD") {
         std::fs::write(file, record::record(&passed, &figures)).expect("the record can be written");
