@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod compilation;
 mod correctness;
 mod figures;
 mod machine;
@@ -63,6 +64,7 @@ const TESTS: &[Test] = &[
     ("many threads", false, robustness::many_threads),
     ("not a number", true, robustness::not_a_number),
     ("memory of the backward pass", true, robustness::memory),
+    ("first calls", false, compilation::first_calls_in_time),
 ];
 
 fn main() {
@@ -75,6 +77,9 @@ fn main() {
     if let Err(error) = cuda::devices().and_then(|_| cuda::device(0)) {
         println!("SKIPPED: the GPU tests need a GPU: {error}");
         return;
+    }
+    if arguments.iter().any(|argument| argument == "--first-calls") {
+        return compilation::first_calls();
     }
     println!("{:?}", device().info());
 
