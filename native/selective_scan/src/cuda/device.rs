@@ -226,6 +226,10 @@ impl Device {
         let known = lock(&self.modules);
         configurations.retain(|configuration| !known.contains_key(configuration));
         drop(known);
+        // The ordinary case: threads that have nothing to do are better not woken.
+        if configurations.is_empty() {
+            return Ok(());
+        }
         configurations.par_iter().try_for_each(|configuration| {
             self.make_current()?;
             self.module(configuration).map(|_| ())

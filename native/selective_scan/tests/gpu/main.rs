@@ -60,6 +60,7 @@ const TESTS: &[Test] = &[
     ("steps", true, correctness::steps),
     ("packed rows", true, correctness::packed),
     ("reverse", true, correctness::reverse),
+    ("slices of a batch", false, correctness::slices),
     ("same bits twice", false, robustness::same_bits),
     ("many threads", false, robustness::many_threads),
     ("not a number", true, robustness::not_a_number),
