@@ -31,11 +31,11 @@ figures =
     [b, c] = for _ <- 1..2, do: numbers.({batch, 60, state}, 1.0)
     a = numbers.({dim, state}, -1.0)
     times = Timing.measure(fn -> SelectiveScan.scan(x, dt, a, b, c, backend: :cuda) end, 1000, 50)
-    line = "~10.1f µs  ~ts: p50; least ~.1f, mean ~.1f, p99 ~.1f, standard deviation ~.1f~n"
-    :io.format(line, [times.p50, name, times.min, times.mean, times.p99, times.sd])
+    [p50, least, mean, p99, sd] = for what <- [:p50, :min, :mean, :p99, :sd], do: Float.round(times[what], 1)
+    IO.puts("#{p50} µs  #{name}: p50; least #{least}, mean #{mean}, p99 #{p99}, standard deviation #{sd}")
 
     ~s({"who": "ours", "shape": "#{name}", "variant": "f32", "pass": "binary to binary", "how": "call", ) <>
-      ~s("microseconds": #{Float.round(times.p50, 1)}, "p99": #{Float.round(times.p99, 1)}})
+      ~s("microseconds": #{p50}, "p99": #{p99}})
   end
 
 version = "Elixir #{System.version()} on OTP #{System.otp_release()}"
