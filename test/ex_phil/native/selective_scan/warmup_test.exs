@@ -52,6 +52,11 @@ defmodule ExPhil.Native.SelectiveScan.WarmupTest do
     assert_raise ArgumentError, ~r/expected options to be a keyword list/, fn -> SelectiveScan.warmup(%{}) end
   end
 
+  @tag :nx
+  test "knows the Nx backend" do
+    assert warmup(@all ++ [for: [:scan, :step, :backward], backend: :nx, algorithm: :sequential]) == :ok
+  end
+
   @tag :no_cuda
   test "a backend that cannot run says why" do
     assert_raise ExPhil.Native.Error, ~r/the cuda backend cannot run/, fn -> warmup(backend: :cuda) end
