@@ -58,7 +58,8 @@ defmodule ExPhil.Native.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib mix priv/kernels.pack mix.exs README.md CHANGELOG.md LICENSE docs native/Cargo.toml native/Cargo.lock) ++
+        ~w(lib mix priv/kernels.pack mix.exs README.md CHANGELOG.md LICENSE docs examples/frames.livemd) ++
+          ~w(native/Cargo.toml native/Cargo.lock) ++
           ~w(native/selective_scan native/selective_scan_nif native/selective_scan_xla/Cargo.toml) ++
           ~w(native/selective_scan_xla/build.rs native/selective_scan_xla/src)
     ]
@@ -68,10 +69,10 @@ defmodule ExPhil.Native.MixProject do
   defp docs do
     [
       main: "readme",
-      extras: ["README.md", "CHANGELOG.md", "docs/xla.md"],
+      extras: ["README.md", "CHANGELOG.md", "docs/xla.md", "examples/frames.livemd"],
       groups_for_modules: [
         Scan: [ExPhil.Native.SelectiveScan, ExPhil.Native.Tensor, ExPhil.Native.Error],
-        Axon: [ExPhil.Native.Layers, ExPhil.Native.Mamba]
+        Axon: [ExPhil.Native.Layers, ExPhil.Native.Mamba, ExPhil.Native.Mamba.Serving]
       ],
       groups_for_docs: [Machine: &(&1[:type] == :machine), Scan: &(&1[:type] == :scan)],
       before_closing_head_tag: &katex/1

@@ -47,12 +47,45 @@ if Code.ensure_loaded?(Axon) do
     """
     @spec selective_scan(%{atom => Axon.t()}, keyword) :: Axon.t()
     def selective_scan(%{x: x, dt: dt, b: b, c: c} = inputs, opts \\ []) do
+      layer(:selective_scan, [x: x, dt: dt, b: b, c: c] ++ optional(inputs, :z), opts)
+    end
+
+    @doc """
+    The same layer one frame on, with the same parameters: `{y, state}`, two nodes. `inputs` have the state before the
+    frame beside them, `:state`, and the shapes of `ExPhil.Native.SelectiveScan.step/7`. Options are those of
+    `selective_scan/2`.
+
+    ## Examples
+
+        iex> [x, dt] = for name <- ["x", "dt"], do: Axon.input(name, shape: {nil, 6})
+        iex> [b, c] = for name <- ["b", "c"], do: Axon.input(name, shape: {nil, 4})
+        iex> state = Axon.input("state", shape: {nil, 6, 4})
+        iex> {y, _state} = ExPhil.Native.Layers.selective_scan_step(%{x: x, dt: dt, b: b, c: c, state: state})
+        iex> inputs = for {name, width} <- [{"x", 6}, {"dt", 6}, {"b", 4}, {"c", 4}], into: %{} do
+        ...>   {name, Nx.template({2, width}, :f32)}
+        ...> end
+        iex> inputs = Map.put(inputs, "state", Nx.template({2, 6, 4}, :f32))
+        iex> Axon.get_output_shape(y, inputs) |> Nx.shape()
+        {2, 6}
+    """
+    @spec selective_scan_step(%{atom => Axon.t()}, keyword) :: {Axon.t(), Axon.t()}
+    def selective_scan_step(%{x: x, dt: dt, b: b, c: c, state: state} = inputs, opts \\ []) do
+      nodes = [x: x, dt: dt, b: b, c: c, state: state] ++ optional(inputs, :z)
+      :selective_scan_step |> layer(nodes, opts) |> pair()
+    end
+
+    defp optional(inputs, name), do: if(inputs[name], do: [{name, inputs[name]}], else: [])
+
+    @doc false
+    # The two nodes of a layer that gives a pair.
+    def pair(layer), do: {Axon.nx(layer, &elem(&1, 0)), Axon.nx(layer, &elem(&1, 1))}
+
+    defp layer(operation, nodes, opts) do
       {skip, opts} = Keyword.pop(opts, :skip, true)
       {dt_bias, opts} = Keyword.pop(opts, :dt_bias, true)
       {name, opts} = Keyword.pop(opts, :name)
       opts = Keyword.put_new(opts, :dt_softplus, true)
-      nodes = [x: x, dt: dt, b: b, c: c] ++ if(inputs[:z], do: [z: inputs.z], else: [])
-      [per_channel, per_state] = for axes <- [[x: 2], [x: 2, b: 2]], do: shape(axes, Keyword.keys(nodes))
+      [per_channel, per_state] = for last <- [[:x], [:x, :b]], do: last_axes(last, Keyword.keys(nodes))
 
       tensors =
         nodes ++
@@ -62,40 +95,60 @@ if Code.ensure_loaded?(Axon) do
 
       {names, tensors} = tensors |> Enum.filter(&elem(&1, 1)) |> Enum.unzip()
 
-      Axon.layer(operation(length(tensors)), tensors,
+      Axon.layer(of_list(length(tensors)), tensors,
         name: name,
-        op_name: :selective_scan,
+        op_name: operation,
+        operation: operation,
         tensors: names,
         scan: opts
       )
     end
 
     # Axon hands the shape of every input over as an argument,
-    for count <- 4..5 do
+    for count <- 4..6 do
       shapes = Macro.generate_arguments(count, __MODULE__)
 
-      defp shape(axes, names) when length(names) == unquote(count) do
+      defp last_axes(of, names) when length(names) == unquote(count) do
         fn unquote_splicing(shapes) ->
           shapes = Enum.zip(names, unquote(shapes))
-          for({name, axis} <- axes, do: elem(shapes[name], axis)) |> List.to_tuple()
+          for(name <- of, do: last_axis(shapes[name])) |> List.to_tuple()
         end
       end
     end
 
     # and every tensor.
-    for count <- 5..8 do
+    for count <- 5..9 do
       tensors = Macro.generate_arguments(count, __MODULE__)
 
-      defp operation(unquote(count)) do
-        fn unquote_splicing(tensors), opts -> scan(Enum.zip(opts[:tensors], unquote(tensors)), opts[:scan]) end
+      defp of_list(unquote(count)) do
+        fn unquote_splicing(tensors), opts ->
+          scan(opts[:operation], Enum.zip(opts[:tensors], unquote(tensors)), opts[:scan])
+        end
       end
     end
 
-    defp scan(tensors, opts) do
-      {given, optional} = Keyword.split(tensors, [:x, :dt, :b, :c, :a_log])
-      a = given[:a_log] |> Nx.exp() |> Nx.negate()
-      SelectiveScan.scan(given[:x], given[:dt], a, given[:b], given[:c], opts ++ optional)
+    defp scan(operation, tensors, opts) do
+      {given, optional} = Keyword.split(tensors, [:x, :dt, :b, :c, :a_log, :state])
+      own = own_type(given[:x])
+      a = given[:a_log] |> Nx.as_type(own) |> Nx.exp() |> Nx.negate()
+      opts = opts ++ for({name, tensor} <- optional, do: {name, tensor |> in_own_type(name, own)})
+      run(operation, given, a, opts)
     end
+
+    defp run(:selective_scan, given, a, opts) do
+      SelectiveScan.scan(given[:x], given[:dt], a, given[:b], given[:c], opts)
+    end
+
+    defp run(:selective_scan_step, given, a, opts) do
+      SelectiveScan.step(given[:state], given[:x], given[:dt], a, given[:b], given[:c], opts)
+    end
+
+    defp in_own_type(tensor, :z, _own), do: tensor
+    defp in_own_type(tensor, _parameter, own), do: Nx.as_type(tensor, own)
+
+    @doc false
+    # Of the parameters and states of a scan over x: f32, whatever a policy of mixed precision makes of them.
+    def own_type(x), do: if(Nx.type(x) == {:f, 64}, do: {:f, 64}, else: {:f, 32})
 
     @doc """
     A convolution over time in which every channel has a kernel of its own and no frame sees a later one: `{batch, seq,
@@ -109,17 +162,49 @@ if Code.ensure_loaded?(Axon) do
       * `:name` - the name of the layer
     """
     @spec causal_conv(Axon.t(), keyword) :: Axon.t()
-    def causal_conv(%Axon{} = x, opts \\ []) do
-      opts = Keyword.validate!(opts, [:name, size: 4])
-      kernel = Axon.param("kernel", [opts[:size], 1, {:axis, -1}])
-      bias = Axon.param("bias", [{:axis, -1}], initializer: :zeros)
-      Axon.layer(&convolve/4, [x, kernel, bias], name: opts[:name], op_name: :causal_conv)
+    def causal_conv(%Axon{} = x, opts \\ []), do: convolution(:causal_conv, &convolve/4, [x], opts)
+
+    @doc """
+    The same layer one frame on, with the same parameters: `{y, window}`, two nodes. `x` is a frame, `{batch, channels}`,
+    and `window` the frames before it, `{batch, size, channels}`, of which the last `size - 1` count; the one that comes
+    back has the new frame last.
+    """
+    @spec causal_conv_step(Axon.t(), Axon.t(), keyword) :: {Axon.t(), Axon.t()}
+    def causal_conv_step(%Axon{} = x, %Axon{} = window, opts \\ []) do
+      :causal_conv_step |> convolution(&convolve_step/5, [x, window], opts) |> pair()
     end
 
+    defp convolution(name, operation, inputs, opts) do
+      opts = Keyword.validate!(opts, [:name, size: 4])
+      count = length(inputs)
+      kernel = Axon.param("kernel", of_first(count, &{opts[:size], 1, last_axis(&1)}))
+      bias = Axon.param("bias", of_first(count, &{last_axis(&1)}), initializer: :zeros)
+      Axon.layer(operation, inputs ++ [kernel, bias], name: opts[:name], op_name: name)
+    end
+
+    defp of_first(1, shape), do: fn x -> shape.(x) end
+    defp of_first(2, shape), do: fn x, _window -> shape.(x) end
+
+    defp last_axis(shape), do: elem(shape, tuple_size(shape) - 1)
+
     defp convolve(x, kernel, bias, _opts) do
+      size = Nx.axis_size(kernel, 0)
+      x |> Nx.pad(zero(x), [{0, 0, 0}, {size - 1, 0, 0}, {0, 0, 0}]) |> weighed(kernel, bias, Nx.axis_size(x, 1))
+    end
+
+    defp convolve_step(x, window, kernel, bias, _opts) do
+      now = Nx.new_axis(x, 1)
+
+      [at_end, moved] =
+        for config <- [{Nx.axis_size(window, 1) - 1, 0, 0}, {-1, 1, 0}], do: [{0, 0, 0}, config, {0, 0, 0}]
+
+      window = window |> Nx.pad(zero(window), moved) |> Nx.add(Nx.pad(now, zero(x), at_end))
+      {window |> weighed(kernel, bias, 1) |> Nx.squeeze(axes: [1]), window}
+    end
+
+    # The sum over the reach of the kernel, of so many frames.
+    defp weighed(padded, kernel, bias, seq) do
       {size, 1, channels} = Nx.shape(kernel)
-      seq = Nx.axis_size(x, 1)
-      padded = Nx.pad(x, Nx.tensor(0, type: Nx.type(x)), [{0, 0, 0}, {size - 1, 0, 0}, {0, 0, 0}])
 
       for offset <- 0..(size - 1) do
         weight = kernel |> Nx.slice_along_axis(offset, 1, axis: 0) |> Nx.reshape({channels})
@@ -127,6 +212,8 @@ if Code.ensure_loaded?(Axon) do
       end
       |> Enum.reduce(bias, &Nx.add/2)
     end
+
+    defp zero(tensor), do: Nx.tensor(0, type: Nx.type(tensor))
 
     defp rates(shape, type, _key) do
       Nx.iota(shape, axis: 1, type: type) |> Nx.add(1) |> Nx.log()

@@ -10,25 +10,29 @@ if Code.ensure_loaded?(Axon) do
 
       * `:mamba_ssm`, the block of Gu and Dao's own implementation, whose weights `load_safetensors/2` reads.
 
-    Both are trained with `Axon.Loop` as any other model; the gradient of the scan is the native one.
+    Both are trained with `Axon.Loop` as any other model; the gradient of the scan is the native one. What was trained
+    on sequences (`build/1`) runs frame by frame with the same parameters (`build_step/1`), and for many games at once
+    in an `Nx.Serving` (`ExPhil.Native.Mamba.Serving`).
+
+    ## In ExPhil's and Edifice's own models
+
+    `ExPhil.Networks.MambaNIF` calls `ExPhil.Native.SelectiveScan.scan/5`, which is this library's where ExPhil's own
+    module of that name is taken out. In `ExPhil.Networks.Mamba` and `Edifice.SSM.Mamba` the layer of the scan can be
+    exchanged, and the model trains and runs on as before, with the same parameters:
+
+        Axon.map_nodes(model, fn
+          %Axon.Node{op_name: :parallel_scan_ssm} = layer -> %{layer | op: &ExPhil.Native.Mamba.exphil_scan/5}
+          layer -> layer
+        end)
+
+    Tried on their sources of July 2026, with two layers of 64 channels and 16 states in f32, over 20 and 60 frames: with
+    this scan in place of theirs outputs up to 4 differ by 8e-7 at most, and gradients of parameters by 1e-6 of their
+    norm; their checkpoint in `build/1` gives their outputs to 1.1e-6, and in `build_step/1` those of
+    `Edifice.SSM.Mamba.step/3` to 1.9e-6. MambaNIF gives what its kernel is written to compute, bit by bit; that
+    multiplies each channel's input with its own step size, where the others take the mean.
     """
     alias ExPhil.Native.{Layers, SelectiveScan}
-    alias ExPhil.Native.Mamba.Weights
-
-    @defaults [
-      block: :exphil,
-      embed_size: nil,
-      embed_dim: nil,
-      hidden_size: 256,
-      state_size: 16,
-      expand_factor: 2,
-      conv_size: 4,
-      num_layers: 2,
-      dropout: 0.0,
-      window_size: 60,
-      seq_len: nil,
-      scan: []
-    ]
+    alias ExPhil.Native.Mamba.{Block, Options, Weights}
 
     # Where ExPhil's and Edifice's models keep the step size.
     @least_step 0.001
@@ -40,7 +44,7 @@ if Code.ensure_loaded?(Axon) do
 
     ## Options
 
-      * `:embed_size` (or `:embed_dim`) - features of a frame. Required.
+      * `:embed_size` - features of a frame. Required. Also `:embed_dim`, as in Edifice.
 
       * `:hidden_size` - width of the residual stream. Default `256`.
 
@@ -54,7 +58,8 @@ if Code.ensure_loaded?(Axon) do
 
       * `:dropout` - rate between blocks. Default `0.0`.
 
-      * `:window_size` (or `:seq_len`) - frames of an input, `nil` for any number. Default `60`.
+      * `:window_size` - frames of an input, `nil` for any number. Default `60`. Also `:window`, and `:seq_len` as in
+        ExPhil and Edifice, which counts before the others.
 
       * `:block` - `:exphil` or `:mamba_ssm`. Default `:exphil`.
 
@@ -76,39 +81,89 @@ if Code.ensure_loaded?(Axon) do
     """
     @spec build(keyword) :: Axon.t()
     def build(opts \\ []) do
-      opts = opts |> Keyword.validate!(@defaults) |> Map.new()
-      embed = opts.embed_dim || opts.embed_size
+      opts = Options.read!(opts)
+      input = Axon.input("state_sequence", shape: {nil, opts.window_size, opts.embed_size})
+      {hidden, _none} = input |> project(opts) |> blocks(nil, opts)
+      hidden |> Axon.nx(&last_frame/1, name: "last_timestep") |> final_norm(opts)
+    end
 
-      if not (is_integer(embed) and embed > 0) do
-        raise ArgumentError, "expected embed_size to be a positive integer, got: #{inspect(embed)}"
+    @doc """
+    The same model one frame at a time: `{output, state}`, an `Axon.container/2`. Its inputs are `"frame"` `{batch,
+    embed_size}` and every tensor of the state (`initial_state/2`) by its name; its layers and parameters are those of
+    `build/1`. After n frames the output is what `build/1` gives for those n.
+
+    The state is, for every block, the last `conv_size` frames that its convolution has seen, `{batch, conv_size,
+    channels}`, and the state of its scan, `{batch, channels, state_size}`, where there are `expand_factor *
+    hidden_size` channels.
+
+    Options are those of `build/1`, of which `:window_size` and `:dropout` have no meaning here, and
+
+      * `:head` - a function from the node of the hidden state to that of the output, whatever follows `build/1` in the
+        model as trained. Default: the hidden state itself.
+
+    A step is causal: what `ExPhil.Native.SelectiveScan.step/7` refuses among the options of the scan, it refuses here
+    when the model is compiled.
+
+    ## Examples
+
+        iex> opts = [embed_size: 8, hidden_size: 16, state_size: 4, num_layers: 1]
+        iex> step = ExPhil.Native.Mamba.build_step([head: &Axon.dense(&1, 3, name: "head")] ++ opts)
+        iex> inputs = opts |> ExPhil.Native.Mamba.initial_state(2) |> Map.put("frame", Nx.broadcast(0.5, {2, 8}))
+        iex> {init, predict} = Axon.build(step)
+        iex> {output, state} = predict.(init.(inputs, Axon.ModelState.empty()), inputs)
+        iex> Nx.shape(output)
+        {2, 3}
+        iex> Map.new(state, fn {name, tensor} -> {name, Nx.shape(tensor)} end)
+        %{"mamba_block_1_conv_state" => {2, 4, 32}, "mamba_block_1_ssm_state" => {2, 32, 4}}
+    """
+    @spec build_step(keyword) :: Axon.t()
+    def build_step(opts \\ []) do
+      {head, opts} = Keyword.pop(opts, :head, & &1)
+      opts = Options.read!(opts)
+      past = Map.new(kept(opts), fn {name, shape} -> {name, Axon.input(name, shape: shape)} end)
+      frame = Axon.input("frame", shape: {nil, opts.embed_size})
+      {hidden, state} = frame |> project(opts) |> blocks(past, %{opts | dropout: 0.0})
+      Axon.container({hidden |> final_norm(opts) |> head.(), state})
+    end
+
+    @doc """
+    The state of `build_step/1` before the first frame of `batch` sequences: zeros, by the names of the inputs. Options
+    are those of `build_step/1`.
+
+    ## Examples
+
+        iex> state = ExPhil.Native.Mamba.initial_state(embed_size: 8, hidden_size: 16, state_size: 4, num_layers: 1)
+        iex> Nx.shape(state["mamba_block_1_ssm_state"])
+        {1, 32, 4}
+    """
+    @spec initial_state(keyword, pos_integer) :: %{String.t() => Nx.Tensor.t()}
+    def initial_state(opts, batch \\ 1) do
+      for {name, shape} <- kept(opts |> Keyword.delete(:head) |> Options.read!()), into: %{} do
+        {name, Nx.broadcast(Nx.tensor(0.0, type: :f32), put_elem(shape, 0, batch))}
       end
+    end
 
-      if opts.block not in [:exphil, :mamba_ssm] do
-        raise ArgumentError, "expected block to be one of :exphil, :mamba_ssm, got: #{inspect(opts.block)}"
-      end
-
-      "state_sequence"
-      |> Axon.input(shape: {nil, opts.seq_len || opts.window_size, embed})
-      |> project(embed, opts)
-      |> blocks(opts)
-      |> Axon.nx(&last_frame/1, name: "last_timestep")
-      |> final_norm(opts)
+    defp kept(opts) do
+      for index <- 1..opts.num_layers, state <- Block.kept(block_name(index), opts), into: %{}, do: state
     end
 
     # ExPhil's model has none where the sizes are equal; the other always has its embedding.
-    defp project(input, size, %{hidden_size: size, block: :exphil}), do: input
-    defp project(input, _embed, opts), do: Axon.dense(input, opts.hidden_size, name: "input_projection")
+    defp project(input, %{embed_size: size, hidden_size: size, block: :exphil}), do: input
+    defp project(input, opts), do: Axon.dense(input, opts.hidden_size, name: "input_projection")
 
-    defp blocks(input, opts) do
-      Enum.reduce(1..opts.num_layers//1, input, fn index, stream ->
-        residual = Axon.add(stream, block(stream, "mamba_block_#{index}", opts), name: "residual_#{index}")
-
-        if opts.dropout > 0 and index < opts.num_layers do
-          Axon.dropout(residual, rate: opts.dropout, name: "dropout_#{index}")
-        else
-          residual
-        end
+    defp blocks(input, past, opts) do
+      Enum.reduce(1..opts.num_layers, {input, %{}}, fn index, {stream, kept} ->
+        {output, of_block} = Block.build(stream, past, block_name(index), opts)
+        residual = Axon.add(stream, output, name: "residual_#{index}")
+        stream = if index < opts.num_layers, do: dropped(residual, index, opts), else: residual
+        {stream, Map.merge(kept, of_block)}
       end)
+    end
+
+    defp block_name(index), do: "mamba_block_#{index}"
+
+    defp dropped(stream, index, %{dropout: rate}) do
+      if rate > 0, do: Axon.dropout(stream, rate: rate, name: "dropout_#{index}"), else: stream
     end
 
     defp final_norm(hidden, %{block: :exphil}), do: hidden
@@ -116,65 +171,6 @@ if Code.ensure_loaded?(Axon) do
 
     defp last_frame(tensor) do
       tensor |> Nx.slice_along_axis(Nx.axis_size(tensor, 1) - 1, 1, axis: 1) |> Nx.squeeze(axes: [1])
-    end
-
-    defp block(stream, name, %{block: :exphil} = opts) do
-      inner = opts.hidden_size * opts.expand_factor
-      rank = max(div(opts.hidden_size, 16), 1)
-      norm = Axon.layer_norm(stream, name: "#{name}_norm")
-      {x, z} = norm |> Axon.dense(2 * inner, name: "#{name}_in_proj") |> halves(inner, name)
-      x = convolved(x, name, opts)
-      {b, c} = x |> Axon.dense(2 * opts.state_size, name: "#{name}_ssm_bc_proj") |> b_and_c(opts.state_size, name)
-
-      dt =
-        x
-        |> Axon.dense(rank, name: "#{name}_ssm_dt_rank")
-        |> Axon.dense(inner, name: "#{name}_ssm_dt_proj")
-        |> Axon.activation(:softplus, name: "#{name}_ssm_dt_softplus")
-
-      scanned =
-        Axon.layer(&exphil_scan/5, [x, b, c, dt], name: "#{name}_ssm", op_name: :selective_scan, scan: opts.scan)
-
-      gate = Axon.activation(z, :silu, name: "#{name}_gate_silu")
-
-      scanned
-      |> Axon.multiply(gate, name: "#{name}_gated")
-      |> Axon.dense(opts.hidden_size, name: "#{name}_out_proj")
-    end
-
-    defp block(stream, name, %{block: :mamba_ssm} = opts) do
-      inner = opts.hidden_size * opts.expand_factor
-      rank = div(opts.hidden_size + 15, 16)
-      norm = Axon.rms_norm(stream, name: "#{name}_norm", epsilon: 1.0e-5)
-      {x, z} = norm |> Axon.dense(2 * inner, name: "#{name}_in_proj", use_bias: false) |> halves(inner, name)
-      x = convolved(x, name, opts)
-      all = Axon.dense(x, rank + 2 * opts.state_size, name: "#{name}_x_proj", use_bias: false)
-      {b, c} = all |> part(rank, 2 * opts.state_size, "#{name}_bc") |> b_and_c(opts.state_size, name)
-
-      dt =
-        all |> part(0, rank, "#{name}_dt_low_rank") |> Axon.dense(inner, name: "#{name}_dt_proj", use_bias: false)
-
-      %{x: x, dt: dt, b: b, c: c, z: z}
-      |> Layers.selective_scan([name: "#{name}_ssm"] ++ opts.scan)
-      |> Axon.dense(opts.hidden_size, name: "#{name}_out_proj", use_bias: false)
-    end
-
-    defp halves(node, inner, name) do
-      {part(node, 0, inner, "#{name}_x_split"), part(node, inner, inner, "#{name}_z_split")}
-    end
-
-    defp b_and_c(node, state, name) do
-      {part(node, 0, state, "#{name}_ssm_B"), part(node, state, state, "#{name}_ssm_C")}
-    end
-
-    defp part(node, from, length, name) do
-      Axon.nx(node, &Nx.slice_along_axis(&1, from, length, axis: 2), name: name)
-    end
-
-    defp convolved(x, name, opts) do
-      x
-      |> Layers.causal_conv(size: opts.conv_size, name: "#{name}_conv_dw_conv")
-      |> Axon.activation(:silu, name: "#{name}_conv_silu")
     end
 
     @doc """
@@ -188,12 +184,27 @@ if Code.ensure_loaded?(Axon) do
     """
     @spec exphil_scan(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), keyword) :: Nx.Tensor.t()
     def exphil_scan(x, b, c, dt, opts \\ []) do
-      dt = Nx.clip(dt, @least_step, @greatest_step)
-      state = Nx.axis_size(b, 2)
-      a = Nx.iota({Nx.axis_size(x, 2), state}, axis: 1, type: Nx.type(x)) |> Nx.add(1) |> Nx.negate()
-      # The scan multiplies x by the step size of its channel.
-      x = x |> Nx.multiply(Nx.mean(dt, axes: [2], keep_axes: true)) |> Nx.divide(dt)
+      {x, dt, a} = exphil_inputs(x, b, dt)
       SelectiveScan.scan(x, dt, a, b, c, opts[:scan] || [])
+    end
+
+    @doc """
+    The same, one frame on: `{y, state}`, with the shapes of `ExPhil.Native.SelectiveScan.step/7`.
+    """
+    @spec exphil_step(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), keyword) ::
+            {Nx.Tensor.t(), Nx.Tensor.t()}
+    def exphil_step(state, x, b, c, dt, opts \\ []) do
+      {x, dt, a} = exphil_inputs(x, b, dt)
+      SelectiveScan.step(state, x, dt, a, b, c, opts[:scan] || [])
+    end
+
+    defp exphil_inputs(x, b, dt) do
+      dt = Nx.clip(dt, @least_step, @greatest_step)
+      shape = {Nx.axis_size(x, -1), Nx.axis_size(b, -1)}
+      a = shape |> Nx.iota(axis: 1, type: Layers.own_type(x)) |> Nx.add(1) |> Nx.negate()
+      # The scan multiplies x by the step size of its channel.
+      scaled = x |> Nx.multiply(Nx.mean(dt, axes: [-1], keep_axes: true)) |> Nx.divide(dt)
+      {Nx.as_type(scaled, Nx.type(x)), Nx.as_type(dt, Nx.type(x)), a}
     end
 
     @doc """

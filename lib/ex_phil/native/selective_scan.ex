@@ -110,6 +110,13 @@ defmodule ExPhil.Native.SelectiveScan do
   loaded, and by one warning. A backend that was asked for, by option or by the environment variable
   `EXPHIL_SCAN_BACKEND` (`auto`, `cpu`, `cuda`, `cuda:1`, `nx`), is the only one that runs.
 
+  An eager call on Nx tensors that all lie in the memory of one CUDA device, where their backend says at which address
+  (`Nx.to_pointer/2`: EXLA, Torchx), runs there, and its results lie there too; nothing is copied. The call waits for
+  what was enqueued on the device's primary context before, and for its own end. The results' memory belongs to the
+  backend. Where another backend is asked for, or a tensor lies elsewhere, the call goes through the memory of the host.
+  Seen to work, and to give the bits of a call from the host, on an H200 with a backend of the tests' own in place of
+  EXLA's and Torchx's, which were read and not run.
+
   `:nx` is the same operation written in Nx, for whatever compiler and backend Nx has. It keeps all states of all
   frames, {batch, seq, dim, state} three times over, where the native backends never do. For L frames:
 
@@ -133,7 +140,8 @@ defmodule ExPhil.Native.SelectiveScan do
   as an XLA custom call where its handlers are there, and otherwise calls the host. The gradient of the native scan has
   no gradient; asking for one raises an error that says so. With `backend: :nx`, and where there is no native library,
   the expression is the scan written in Nx. The backend is chosen when the function is traced, of the native ones when
-  it runs.
+  it runs. Nx before 0.12 has no blocks, and the expression is the call of the host alone; Nx before 0.11 cannot call
+  the host either, and the expression is the scan written in Nx.
 
   ## Errors
 

@@ -188,14 +188,16 @@ defmodule ExPhil.Native.Tensor do
     An Nx tensor as one of ours. Complex numbers become a trailing axis of 2.
     """
     @spec from_nx(Nx.Tensor.t()) :: t
-    def from_nx(%Nx.Tensor{type: {:c, bits}} = tensor) do
-      shape = Tuple.insert_at(tensor.shape, tuple_size(tensor.shape), 2)
-      %__MODULE__{type: {:f, div(bits, 2)}, shape: shape, data: Nx.to_binary(tensor)}
+    def from_nx(%Nx.Tensor{} = tensor), do: of_nx(tensor, Nx.to_binary(tensor))
+
+    # Type and shape of one of Nx over other data.
+    @doc false
+    @spec of_nx(Nx.Tensor.t(), binary | non_neg_integer) :: %__MODULE__{}
+    def of_nx(%{type: {:c, bits}, shape: shape}, data) do
+      %__MODULE__{type: {:f, div(bits, 2)}, shape: Tuple.insert_at(shape, tuple_size(shape), 2), data: data}
     end
 
-    def from_nx(%Nx.Tensor{} = tensor) do
-      %__MODULE__{type: tensor.type, shape: tensor.shape, data: Nx.to_binary(tensor)}
-    end
+    def of_nx(%{type: type, shape: shape}, data), do: %__MODULE__{type: type, shape: shape, data: data}
 
     @doc """
     The tensor as one of Nx; with `complex: true`, its trailing axis of 2 as complex numbers.

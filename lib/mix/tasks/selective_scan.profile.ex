@@ -96,12 +96,8 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
     native ++ cuda ++ if(compiled_nx?(), do: [:nx], else: [])
   end
 
-  if Code.ensure_loaded?(Nx) do
-    # In Nx's own backend, in Elixir, the sizes of this task would take hours.
-    defp compiled_nx?, do: elem(Nx.default_backend(), 0) != Nx.BinaryBackend
-  else
-    defp compiled_nx?, do: false
-  end
+  # In Nx's own backend, in Elixir, the sizes of this task would take hours.
+  defp compiled_nx?, do: Code.ensure_loaded?(Nx) and elem(apply(Nx, :default_backend, []), 0) != Nx.BinaryBackend
 
   defp inputs(%{batch: batch, seqlen: seq, dim: dim, dstate: state}) do
     :rand.seed(:exsss, {1, 2, 3})

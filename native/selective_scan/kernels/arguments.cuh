@@ -66,6 +66,7 @@ struct Arguments {
   i64 groups_b;
   i64 groups_c;
   i64 unit;                 // neighbouring channels that share their b and their c
+  i64 units;                // in dim
   i64 blocks_per_unit;      // blocks (of CHANNELS channels) in a unit
   i64 rows_per_block;       // batch rows that one thread block of the backward pass walks in turn
   i64 piece_first;          // the first and the number of the {row blocks, chunks} that a launch of the

@@ -415,7 +415,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
   i64 index = block_index();
-  const i64 units = args.dim / args.unit, contributions = units * args.blocks_per_unit;
+  const i64 units = args.units, contributions = units * args.blocks_per_unit;
   if (index >= args.piece_count * contributions) return;
   const i64 contribution = index % contributions, in_piece = index / contributions;
   Place place;

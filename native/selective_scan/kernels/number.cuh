@@ -97,6 +97,9 @@ __device__ __forceinline__ Complex conjugate(Complex p) { return {p.re, -p.im}; 
 __device__ __forceinline__ Real squared_magnitude(Real p) { return p * p; }
 __device__ __forceinline__ Real squared_magnitude(Complex p) { return p.re * p.re + p.im * p.im; }
 
+__device__ __forceinline__ bool is_finite(Real p) { return p - p == (Real)0; }
+__device__ __forceinline__ bool is_finite(Complex p) { return is_finite(p.re) && is_finite(p.im); }
+
 __device__ __forceinline__ Complex reciprocal(Complex p) {
   Real scale = reciprocal(squared_magnitude(p));
   return {p.re * scale, -p.im * scale};

@@ -26,7 +26,7 @@ __device__ __forceinline__ bool find_component(const Arguments& args, Component&
   const i64 block = args.piece_first + in_piece, i = block % args.chunks * args.chunk + i_in_chunk;
   const i64 row = block / args.chunks * args.rows_per_block + row_of_parts / args.chunk % args.rows_per_block;
   if (i >= args.seq || row >= args.batch || args.first_state + column / COMPONENTS >= args.state) return false;
-  const i64 contributions = args.dim / args.unit * args.blocks_per_unit;
+  const i64 contributions = args.units * args.blocks_per_unit;
   component.parts += (row_of_parts * contributions + group * (contributions / groups)) * SLOT_WIDTH + column;
   const i64 frame = row * args.seq + (args.reverse ? args.seq - 1 - i : i);
   const i64 at = ((frame * groups + group) * args.state + args.first_state) * COMPONENTS + column;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const 
 
   Real sum = 0;
   if (here) {
-    const i64 each = args.dim / args.unit * args.blocks_per_unit / groups;
+    const i64 each = args.units * args.blocks_per_unit / groups;
 #pragma unroll 4
     for (i64 k = slice; k < each; k += 4) sum += component.parts[k * SLOT_WIDTH];
   }

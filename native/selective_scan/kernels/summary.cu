@@ -33,8 +33,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scan_summary(const Argu
   Tiles& tiles = reinterpret_cast<Shared*>(memory)->tiles;
 
   i64 index = block_index();
-  if (index >= args.batch * args.chunks * (args.dim / args.unit) * args.blocks_per_unit) return;
+  if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
   const Place place = find_place(args, index);
+#if !WITH_ADJOINTS
+  if (place.chunk == args.chunks - 1) return;  // nothing comes after it
+#endif
   const int lane = threadIdx.x % LANES, channel_here = threadIdx.x / LANES;
   const bool active = channel_here < place.channels;
   const i64 channel = place.channel0 + (active ? channel_here : 0);

@@ -37,7 +37,9 @@ fn backward_cuda<'a>(
 /// The backend is looked for when the request has turned out to make sense.
 fn backward<'a, B: Backend>(
     env: Env<'a>,
-    BackwardRequest { forward: Request { problem, inputs }, upstream, boundary_states }: BackwardRequest<'a>,
+    BackwardRequest { forward: Request { problem, inputs }, upstream, boundary_states }: BackwardRequest<
+        &'a [u8],
+    >,
     backend: impl FnOnce() -> Result<B, Error>,
 ) -> Result<Term<'a>, Error> {
     let backend = backend()?;
@@ -50,7 +52,7 @@ fn backward<'a, B: Backend>(
 }
 
 /// The inputs that have gradients: all but `seq_idx`.
-fn differentiable<T>(inputs: Inputs<T>) -> Gradients<T> {
+pub fn differentiable<T>(inputs: Inputs<T>) -> Gradients<T> {
     let Inputs { x, dt, a, b, c, d, z, dt_bias, initial_state, seq_idx: _ } = inputs;
     Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state }
 }

@@ -10,5 +10,5 @@ rustler::atoms! { ok }
 /// The tensors may be without their data.
 #[rustler::nif]
 fn check<'a>(env: Env<'a>, form: Atom, tensors: Term<'a>, options: Term<'a>) -> Term<'a> {
-    reply(env, || Request::decode(form, tensors, options).map(|_| ok().encode(env)))
+    reply(env, || Request::<&[u8]>::decode(form, tensors, options).map(|_| ok().encode(env)))
 }

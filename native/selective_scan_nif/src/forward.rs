@@ -58,7 +58,7 @@ fn forward_cuda<'a>(
 /// The backend is looked for when the request has turned out to make sense.
 fn forward<'a, B: Backend>(
     env: Env<'a>,
-    Request { problem, inputs }: Request<'a>,
+    Request { problem, inputs }: Request<&'a [u8]>,
     wanted: Wanted,
     backend: impl FnOnce() -> Result<B, Error>,
 ) -> Result<Term<'a>, Error> {

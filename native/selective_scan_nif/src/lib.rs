@@ -5,6 +5,7 @@ mod backend;
 mod backward;
 mod check;
 mod forward;
+mod in_place;
 mod machine;
 mod memory;
 mod reply;

@@ -3,20 +3,20 @@
 use rustler::{Atom, Decoder, Term};
 use selective_scan::{Error, Inputs, Options, OutputGradients, Problem, Spec};
 
-use crate::tensor::Tensor;
+use crate::tensor::{Data, Tensor};
 
 rustler::atoms! {
     bidirectional, boundary_states, coefficients, d, dfinal_state, dt_bias, dt_limit, dt_softplus, infinity,
     initial_state, method, neg_infinity, nil, reverse, scan, seq_idx, z
 }
 
-/// A checked call. The lengths of the bytes are for the backend to check.
-pub struct Request<'a> {
+/// A checked call. Whether the data is as long as its tensor is for the backend to check.
+pub struct Request<D> {
     pub problem: Problem,
-    pub inputs: Inputs<&'a [u8]>,
+    pub inputs: Inputs<D>,
 }
 
-impl<'a> Request<'a> {
+impl<'a, D: Data<'a>> Request<D> {
     /// Reads `{x, dt, a, b, c}` and `%Options{}`; `form` is `:scan` or `:step`.
     pub fn decode(form: Atom, tensors: Term<'a>, options: Term<'a>) -> Result<Self, Error> {
         if form == scan() {
@@ -61,18 +61,18 @@ impl<'a> Request<'a> {
         };
         let specs = tensors.as_ref().map(|_, tensor| tensor.spec());
         let problem = check(&specs, &options)?;
-        Ok(Self { problem, inputs: tensors.map(|_, tensor| tensor.bytes) })
+        Ok(Self { problem, inputs: tensors.map(|_, tensor| tensor.data) })
     }
 }
 
 /// A checked call of the backward pass.
-pub struct BackwardRequest<'a> {
-    pub forward: Request<'a>,
-    pub upstream: OutputGradients<&'a [u8]>,
-    pub boundary_states: Option<&'a [u8]>,
+pub struct BackwardRequest<D> {
+    pub forward: Request<D>,
+    pub upstream: OutputGradients<D>,
+    pub boundary_states: Option<D>,
 }
 
-impl<'a> BackwardRequest<'a> {
+impl<'a, D: Data<'a>> BackwardRequest<D> {
     /// Reads dy, `{x, dt, a, b, c}` and `%Options{}`.
     pub fn decode(dy: Term<'a>, tensors: Term<'a>, options: Term<'a>) -> Result<Self, Error> {
         let forward = Request::decode(scan(), tensors, options)?;
@@ -82,14 +82,14 @@ impl<'a> BackwardRequest<'a> {
         forward.problem.check_gradients(&upstream.as_ref().map(|_, tensor| tensor.spec()))?;
         let boundary_states = fields.optional(boundary_states())?;
         let boundary_states =
-            boundary_states.map(|term| Tensor::decode("boundary_states", term)).transpose()?;
+            boundary_states.map(|term| Tensor::<D>::decode("boundary_states", term)).transpose()?;
         if let Some(states) = &boundary_states {
             forward.problem.check_boundary_states(states.spec())?;
         }
         Ok(Self {
             forward,
-            upstream: upstream.map(|_, tensor| tensor.bytes),
-            boundary_states: boundary_states.map(|tensor| tensor.bytes),
+            upstream: upstream.map(|_, tensor| tensor.data),
+            boundary_states: boundary_states.map(|tensor| tensor.data),
         })
     }
 }

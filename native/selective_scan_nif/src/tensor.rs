@@ -1,20 +1,48 @@
-//! `ExPhil.Native.Tensor` as a borrowed view.
+//! `ExPhil.Native.Tensor` as a borrowed view, of memory of the BEAM or of a device.
 
 use rustler::types::tuple::get_tuple;
 use rustler::{Atom, Binary, Env, Term};
+use selective_scan::cuda::CUdeviceptr;
 use selective_scan::{ElementType, Error, Spec};
 
 rustler::atoms! { bf, data, f, s, shape, r#type = "type", u }
 
-/// A tensor that stays where it is: in a binary of the BEAM.
-pub struct Tensor<'a> {
+/// Where the numbers of a tensor are.
+pub trait Data<'a>: Sized {
+    /// What the field must be, in words.
+    const EXPECTED: &'static str;
+
+    /// Reads the field.
+    fn decode(term: Term<'a>) -> Option<Self>;
+}
+
+/// In a binary of the BEAM.
+impl<'a> Data<'a> for &'a [u8] {
+    const EXPECTED: &'static str = "have data that is a binary";
+
+    fn decode(term: Term<'a>) -> Option<Self> {
+        Binary::from_term(term).ok().map(|binary| binary.as_slice())
+    }
+}
+
+/// In a device's memory, at an address that another library gave out.
+impl Data<'_> for CUdeviceptr {
+    const EXPECTED: &'static str = "have data that is an address";
+
+    fn decode(term: Term<'_>) -> Option<Self> {
+        term.decode().ok()
+    }
+}
+
+/// A tensor that stays where it is.
+pub struct Tensor<D> {
     element: ElementType,
     shape: Vec<usize>,
     /// Not yet compared with type and shape: backends do.
-    pub bytes: &'a [u8],
+    pub data: D,
 }
 
-impl<'a> Tensor<'a> {
+impl<'a, D: Data<'a>> Tensor<D> {
     /// Reads the struct. Nothing about it is trusted: its fields may have been forged.
     pub fn decode(name: &'static str, term: Term<'a>) -> Result<Self, Error> {
         let env = term.get_env();
@@ -24,16 +52,15 @@ impl<'a> Tensor<'a> {
         };
         let kind = field(r#type(), "be a tensor with a type")?;
         let axes = field(shape(), "be a tensor with a shape")?;
-        let bytes = field(data(), "be a tensor with data")?;
+        let numbers = field(data(), "be a tensor with data")?;
         Ok(Self {
             element: element(name, kind)?,
             shape: decode_shape(axes).ok_or_else(|| {
                 let expected = "have a shape that is a tuple of positive integers";
                 Error::invalid(name, expected, format!("{axes:?}"))
             })?,
-            bytes: Binary::from_term(bytes)
-                .map(|binary| binary.as_slice())
-                .map_err(|_| Error::invalid(name, "have data that is a binary", format!("{bytes:?}")))?,
+            data: D::decode(numbers)
+                .ok_or_else(|| Error::invalid(name, D::EXPECTED, format!("{numbers:?}")))?,
         })
     }
 

@@ -1,4 +1,4 @@
-if Code.ensure_loaded?(Nx) do
+if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
   defmodule ExPhil.Native.Defn.Block do
     @moduledoc false
     # The native scan as one node of an expression, with the native backward pass as its gradient: an `Nx.block`, so
@@ -6,7 +6,8 @@ if Code.ensure_loaded?(Nx) do
     # native library from the host (`Nx.runtime_call`). The gradient of a runtime call would be zero without a word,
     # so everything here has one of its own.
     #
-    # Nx before 0.12 has no blocks and gets the runtime call alone; before 0.11 it has neither.
+    # Nx before 0.12 has no blocks and gets the runtime call alone; before 0.11 it has neither, and the scan in an
+    # expression is that of Nx.
     import Nx.Defn.Kernel, only: [custom_grad: 3]
     alias ExPhil.Native.Defn.CustomCall
     alias ExPhil.Native.SelectiveScan
@@ -27,10 +28,6 @@ if Code.ensure_loaded?(Nx) do
 
     @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
     @inputs [:x, :dt, :a, :b, :c | @optional]
-    @upstream [:dy, :dfinal_state, :boundary_states]
-
-    @doc "Whether this Nx can call out of an expression at all."
-    def available?, do: function_exported?(Nx, :runtime_call, 4)
 
     @doc """
     `{y, final_state}` of a scan. `tensors` are expressions by their names, complex numbers as pairs; `options` those of
@@ -91,26 +88,30 @@ if Code.ensure_loaded?(Nx) do
         shaped(Tuple.to_list(flat), for(template <- Tuple.to_list(wanted), do: Nx.shape(template)))
         |> List.to_tuple()
       end
+
+      # The default of a block takes every operand as an argument: all inputs, and at most three that are upstream.
+      for count <- 5..(length(@inputs) + 3) do
+        operands = Macro.generate_arguments(count, __MODULE__)
+        @doc false
+        def default(block, unquote_splicing(operands)) do
+          block |> call(shaped(unquote(operands), block.shapes)) |> each(&Nx.flatten/1)
+        end
+      end
+
+      defp shaped(tensors, shapes), do: Enum.zip_with(tensors, shapes, &Nx.reshape/2)
+      defp line(template), do: Nx.template({Nx.size(template)}, Nx.type(template))
+      defp each(tuple, fun), do: tuple |> Tuple.to_list() |> Enum.map(fun) |> List.to_tuple()
     else
       defp run(block, operands), do: call(block, operands)
     end
 
-    # The default of a block takes every operand as an argument.
-    for count <- 5..(length(@inputs) + length(@upstream)) do
-      operands = Macro.generate_arguments(count, __MODULE__)
-      @doc false
-      def default(block, unquote_splicing(operands)) do
-        block |> call(shaped(unquote(operands), block.shapes)) |> each(&Nx.flatten/1)
-      end
-    end
-
-    defp shaped(tensors, shapes), do: Enum.zip_with(tensors, shapes, &Nx.reshape/2)
-    defp line(template), do: Nx.template({Nx.size(template)}, Nx.type(template))
-    defp each(tuple, fun), do: tuple |> Tuple.to_list() |> Enum.map(fun) |> List.to_tuple()
-
     if function_exported?(Nx, :runtime_call, 4) do
       defp call(block, operands) do
         Nx.runtime_call(results(block, operands), List.to_tuple(operands), [block: block], &__MODULE__.native/2)
+      end
+    else
+      defp call(block, operands) do
+        Nx.runtime_call(results(block, operands), List.to_tuple(operands), &native(&1, block: block))
       end
     end
 

@@ -3,7 +3,7 @@ if Code.ensure_loaded?(Nx) do
     @moduledoc false
     # A call with Nx tensors that are expressions or vectorized, or that is to run in Nx: checked by types and shapes,
     # brought into the form of a scan over real numbers, run as a native block or as a scan in Nx, and brought back.
-    alias ExPhil.Native.Defn.{Block, Check, Operation, Pairs, Vectors}
+    alias ExPhil.Native.Defn.{Check, Operation, Pairs, Vectors}
     alias ExPhil.Native.SelectiveScan.Backend
     alias ExPhil.Native.Tensor
 
@@ -90,9 +90,12 @@ if Code.ensure_loaded?(Nx) do
     defp both_ways?(%{bidirectional: nil, method: method}, :scan), do: method == :poly
     defp both_ways?(%{bidirectional: both_ways?}, :scan), do: both_ways?
 
+    # Not known to the compiler where Nx cannot call out of an expression.
+    @block ExPhil.Native.Defn.Block
+
     defp run(pairs, options) do
       case Backend.in_defn(options) do
-        :native -> Block.scan(pairs, options)
+        :native -> apply(@block, :scan, [pairs, options])
         :nx -> in_nx(pairs, options)
       end
     end
@@ -148,14 +151,8 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
-      Check.run!(form, Map.new(tensors, fn {name, tensor} -> {name, spec(tensor)} end), options)
+      Check.run!(form, Map.new(tensors, fn {name, tensor} -> {name, Tensor.of_nx(tensor, <<>>)} end), options)
     end
-
-    defp spec(%{type: {:c, bits}, shape: shape}) do
-      %Tensor{type: {:f, div(bits, 2)}, shape: Tuple.insert_at(shape, tuple_size(shape), 2), data: <<>>}
-    end
-
-    defp spec(%{type: type, shape: shape}), do: %Tensor{type: type, shape: shape, data: <<>>}
 
     defp expression?(%Nx.Tensor{data: %Nx.Defn.Expr{}}), do: true
     defp expression?(_tensor), do: false

@@ -78,7 +78,7 @@ if Code.ensure_loaded?(Nx) do
       size = Nx.abs(z)
       near = Nx.select(Nx.less(size, 3.0), z, 0.0)
       s4 = horner(for(k <- 0..terms(Nx.type(z)), do: 1 / factorial(k + 4)), near)
-      s3 = Nx.add(1 / 6, Nx.multiply(near, s4))
+      s3 = Nx.add(in_type(1 / 6, z), Nx.multiply(near, s4))
       s2 = Nx.add(1 / 2, Nx.multiply(near, s3))
       s1 = Nx.add(1.0, Nx.multiply(near, s2))
 
@@ -101,7 +101,14 @@ if Code.ensure_loaded?(Nx) do
     # Σ cₖ zᵏ
     defp horner(coefficients, z) do
       [last | rest] = Enum.reverse(coefficients)
-      Enum.reduce(rest, last, fn coefficient, sum -> Nx.add(coefficient, Nx.multiply(z, sum)) end)
+
+      Enum.reduce(rest, in_type(last, z), fn coefficient, sum ->
+        coefficient |> in_type(z) |> Nx.add(Nx.multiply(z, sum))
+      end)
     end
+
+    @doc "A number in the type of a tensor. Nx before 0.10 would round a bare one to f32."
+    def in_type(number, like) when is_number(number), do: Nx.tensor(number, type: Nx.type(like))
+    def in_type(tensor, _like), do: tensor
   end
 end

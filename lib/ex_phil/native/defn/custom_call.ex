@@ -1,4 +1,4 @@
-if Code.ensure_loaded?(Nx) do
+if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
   defmodule ExPhil.Native.Defn.CustomCall do
     @moduledoc false
     # The blocks as XLA custom calls, in the words of the native handlers (docs/xla.md): which target, which attributes,

@@ -15,11 +15,12 @@ if Code.ensure_loaded?(Nx) do
       original = tensors.x
       given = tensors |> in_the_type_of_the_state() |> in_the_order_of_the_scan(options)
       packing = packing(given[:seq_idx])
+      given = counted_frames(given, packing)
       delta = delta(given, options)
-      {decay, input} = pairs(given, delta, options)
+      pairs = given |> pairs(delta, options) |> counted(packing)
 
-      forward = states(options, packed(packing, :forward, decay, input), given[:initial_state])
-      sum = read(given, weighed_states(forward, packing, decay, input, options))
+      forward = states(options, pairs, fresh(packing, :forward), given[:initial_state])
+      sum = read(given, weighed_states(forward, packing, pairs, options))
 
       y = given |> skip(sum) |> gate(given[:z]) |> only(packing) |> ordered(options)
       {Nx.as_type(y, Nx.type(original)), last(forward)}
@@ -59,13 +60,26 @@ if Code.ensure_loaded?(Nx) do
     defp packing(seq_idx) do
       %{
         counts: Nx.greater_equal(seq_idx, 0),
-        forward: fresh(seq_idx),
-        backward: seq_idx |> flip() |> fresh() |> flip()
+        forward: begins(seq_idx),
+        backward: seq_idx |> flip() |> begins() |> flip()
       }
     end
 
+    # What is in the other frames, be it no number, has no part in results and gradients.
+    defp counted_frames(given, nil), do: given
+
+    defp counted_frames(given, %{counts: counts}) do
+      Map.new(given, fn {name, tensor} ->
+        if name in [:x, :dt, :z] or (name in [:b, :c] and Nx.rank(tensor) > 2) do
+          {name, counts |> Nx.broadcast(Nx.shape(tensor), axes: [0, 1]) |> Nx.select(tensor, 0.0)}
+        else
+          {name, tensor}
+        end
+      end)
+    end
+
     # The index is compared with that of the last frame before that counts.
-    defp fresh(seq_idx) do
+    defp begins(seq_idx) do
       counts = Nx.greater_equal(seq_idx, 0)
       at = Nx.select(counts, Nx.iota(Nx.shape(seq_idx), axis: 1), -1) |> Nx.cumulative_max(axis: 1)
       before = Nx.pad(at, -1, [{0, 0, 0}, {1, -1, 0}])
@@ -89,8 +103,13 @@ if Code.ensure_loaded?(Nx) do
     defp limit(delta, nil), do: delta
 
     defp limit(delta, {min, max}) do
-      delta = if is_number(min), do: Nx.select(Nx.less(delta, min), min, delta), else: delta
-      if is_number(max), do: Nx.select(Nx.greater(delta, max), max, delta), else: delta
+      delta = if is_number(min), do: bounded(delta, &Nx.less/2, min), else: delta
+      if is_number(max), do: bounded(delta, &Nx.greater/2, max), else: delta
+    end
+
+    defp bounded(delta, beyond, limit) do
+      limit = Coefficients.in_type(limit, delta)
+      Nx.select(beyond.(delta, limit), limit, delta)
     end
 
     # {decay, input} {batch, seq, dim, state} of every frame.
@@ -124,19 +143,22 @@ if Code.ensure_loaded?(Nx) do
     defp lift(real, {:c, _} = type), do: custom_grad(Nx.as_type(real, type), [real], &[Nx.real(&1)])
     defp lift(real, _type), do: real
 
-    # A frame that does not count changes nothing, one that begins a sequence forgets.
-    defp packed(nil, _direction, decay, input), do: {decay, input}
+    # A frame that does not count changes nothing,
+    defp counted(pairs, nil), do: pairs
 
-    defp packed(packing, direction, decay, input) do
-      [counts, fresh] = for mask <- [packing.counts, packing[direction]], do: over_states(mask, decay)
-      decay = Nx.select(counts, Nx.select(fresh, 0.0, decay), 1.0)
-      {decay, Nx.select(counts, input, 0.0)}
+    defp counted({decay, input}, packing) do
+      counts = packing.counts |> over_states() |> Nx.broadcast(Nx.shape(decay))
+      {Nx.select(counts, decay, 1.0), Nx.select(counts, input, 0.0)}
     end
 
-    defp over_states(mask, like), do: mask |> Nx.new_axis(2) |> Nx.new_axis(3) |> Nx.broadcast(Nx.shape(like))
+    # and one that begins a sequence forgets.
+    defp fresh(nil, _direction), do: nil
+    defp fresh(packing, direction), do: over_states(packing[direction])
 
-    defp states(options, {decay, input}, initial),
-      do: Scans.states(algorithm(options), decay, begin(decay, input, initial))
+    defp over_states(mask), do: mask |> Nx.new_axis(2) |> Nx.new_axis(3)
+
+    defp states(options, {decay, input}, fresh, initial),
+      do: Scans.states(algorithm(options), decay, begin(decay, input, initial), fresh)
 
     defp algorithm(options), do: options.algorithm || :blelloch
 
@@ -154,10 +176,10 @@ if Code.ensure_loaded?(Nx) do
     end
 
     # The mean of the scans from both ends, where that is asked for.
-    defp weighed_states(forward, packing, decay, input, options) do
+    defp weighed_states(forward, packing, {decay, input}, options) do
       if both_ways?(options) do
-        {decay, input} = packed(packing, :backward, decay, input)
-        backward = states(options, {flip(decay), flip(input)}, nil) |> flip()
+        fresh = fresh(packing, :backward)
+        backward = options |> states({flip(decay), flip(input)}, fresh && flip(fresh), nil) |> flip()
         forward |> Nx.add(backward) |> Nx.multiply(0.5)
       else
         forward

@@ -55,11 +55,23 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   """
   @spec in_defn(struct) :: :native | :nx
   def in_defn(options) do
-    case {asked_for(options), Nif.loaded()} do
+    case {asked_for(options), callable()} do
       {:nx, _} -> :nx
       {:auto, {:error, {_kind, reason}}} -> in_place_of_native(reason)
       {_native, {:error, reason}} -> Error.raise!(reason)
       {_native, :ok} -> :native
+    end
+  end
+
+  # From an expression. Not known to the compiler where Nx is not.
+  defp callable do
+    with :ok <- Nif.loaded() do
+      if Code.ensure_loaded?(ExPhil.Native.Defn.Block) do
+        :ok
+      else
+        remedy = "add Nx 0.11 or newer, use backend: :nx, or call the scan outside of defn"
+        {:error, {:unavailable, "this Nx cannot call the native library from a defn; #{remedy}"}}
+      end
     end
   end
 
@@ -68,7 +80,9 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     :nx
   end
 
-  defp asked_for(options), do: options.backend || from_environment() || :auto
+  @doc "What a call asks for, by option or by the environment."
+  @spec asked_for(struct) :: preference
+  def asked_for(options), do: options.backend || from_environment() || :auto
 
   @doc "The same choice, with its reason in words."
   @spec explain(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, String.t()}

@@ -3,18 +3,28 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   # A call from its arguments to its results: the tensors are cast, the backend is chosen and run, or the CPU in its
   # place, and the results take the form that the inputs had.
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Fallback, Options}
+  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Fallback, InPlace, Options}
 
   @doc """
   The forward pass; `form` is `:scan` or `:step`, `wanted` the last of `:y`, `:final_state`, `:boundary_states` that
   is asked for. `{y, final_state | nil, boundary_states | nil}`.
   """
   def forward(form, given, options, wanted) do
-    if in_defn?(given, options) do
-      {y, final_state} = in_nx(:forward, [form, given, options])
-      {y, if(wanted != :y, do: final_state), nil}
-    else
-      now(form, given, Options.cast!(options), wanted)
+    cond do
+      in_defn?(given, options) ->
+        {y, final_state} = in_nx(:forward, [form, given, options])
+        {y, if(wanted != :y, do: final_state), nil}
+
+      ordinal = in_place(:device, [given, options]) ->
+        real!(given)
+
+        case in_place(:forward, [ordinal, form, given, options, wanted]) do
+          {:ok, y, final_state} -> {y, final_state, nil}
+          {:error, reason} -> now(form, given, options |> out_of_place!(reason) |> Options.cast!(), wanted)
+        end
+
+      true ->
+        now(form, given, Options.cast!(options), wanted)
     end
   end
 
@@ -38,10 +48,22 @@ defmodule ExPhil.Native.SelectiveScan.Call do
 
   @doc "The backward pass: the gradients by the names of the inputs."
   def backward(dy, given, options) do
-    if in_defn?(given, options) do
-      in_nx(:backward, [dy, given, options])
-    else
-      backward_now(dy, given, Options.cast!(options))
+    upstream = for {name, tensor} <- [dy: dy, dfinal_state: options.dfinal_state], tensor, do: {name, tensor}
+
+    cond do
+      in_defn?(given, options) ->
+        in_nx(:backward, [dy, given, options])
+
+      ordinal = in_place(:device, [given, options, upstream]) ->
+        real!(given)
+
+        case in_place(:backward, [ordinal, dy, given, options]) do
+          {:ok, gradients} -> gradients
+          {:error, reason} -> backward_now(dy, given, options |> out_of_place!(reason) |> Options.cast!())
+        end
+
+      true ->
+        backward_now(dy, given, Options.cast!(options))
     end
   end
 
@@ -77,35 +99,43 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     defp in_defn?(given, options), do: @nx.here?(given, options)
     defp bytes(tensor), do: Nx.to_binary(tensor)
   else
-    defp in_defn?(_given, _options), do: false
+    # Never, but not so that a compiler would warn of what comes after.
+    defp in_defn?(given, _options), do: match?(%{vectorized_axes: _}, elem(given, 0))
     defp bytes(tensor), do: Tensor.to_binary(tensor)
   end
 
   defp in_nx(function, arguments), do: apply(@nx, function, arguments)
 
+  defp in_place(function, arguments), do: apply(InPlace, function, arguments)
+
+  # What failed where the tensors lie is computed on the CPU, where that was left open.
+  defp out_of_place!(options, {kind, words} = reason) do
+    if kind == :invalid_argument or Backend.asked_for(options) != :auto, do: Error.raise!(reason)
+    Fallback.announce(:cuda, :cpu, words)
+    %{options | backend: :cpu}
+  end
+
   defp results({y, final_state}, wanted) do
     {:ok, bytes(y), if(wanted != :y, do: bytes(final_state)), nil}
   end
 
-  defp cast!({x, dt, a, b, c}) do
-    cast_a = Tensor.cast!(a, :a)
-
-    if match?(%{shape: {_, _}}, cast_a) do
-      real!(b, :b)
-      real!(c, :c)
-    end
-
-    {Tensor.cast!(x, :x), Tensor.cast!(dt, :dt), cast_a, Tensor.cast!(b, :b), Tensor.cast!(c, :c)}
+  defp cast!({x, dt, a, b, c} = given) do
+    real!(given)
+    {Tensor.cast!(x, :x), Tensor.cast!(dt, :dt), Tensor.cast!(a, :a), Tensor.cast!(b, :b), Tensor.cast!(c, :c)}
   end
 
   # With its trailing 2, a complex {batch, seq, state} would pass for a real {batch, seq, groups, state}.
   if Code.ensure_loaded?(Nx) do
-    defp real!(%Nx.Tensor{type: {:c, bits}}, name) do
-      raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"
+    defp real!({_x, _dt, a, b, c}) do
+      if not match?(%Nx.Tensor{type: {:c, _}}, a) and match?(%{shape: {_, _}}, a) do
+        for {name, %Nx.Tensor{type: {:c, bits}}} <- [b: b, c: c] do
+          raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"
+        end
+      end
     end
+  else
+    defp real!(_given), do: nil
   end
-
-  defp real!(tensor, _name), do: tensor
 
   defp run(pass, options, x, a, native) do
     case Backend.choose(pass, options, x, a) do

@@ -64,6 +64,7 @@ pub(super) struct Arguments {
     pub(super) groups_b: i64,
     pub(super) groups_c: i64,
     pub(super) unit: i64,
+    pub(super) units: i64,
     pub(super) blocks_per_unit: i64,
     pub(super) rows_per_block: i64,
     pub(super) piece_first: i64,
@@ -122,6 +123,7 @@ impl Arguments {
     /// Sets what a plan decides.
     pub(super) fn lay_out(&mut self, units: Units, layout: Layout, chunk: usize, chunks: usize) {
         self.unit = units.unit as i64;
+        self.units = self.dim / self.unit;
         self.blocks_per_unit = units.blocks as i64;
         self.chunk = chunk as i64;
         self.chunks = chunks as i64;

@@ -36,10 +36,12 @@ impl Program {
     }
 }
 
-pub(super) const HEADERS: [(&CStr, &str); 4] = [
+pub(super) const HEADERS: [(&CStr, &str); 6] = [
     (c"number.cuh", include_str!("../../kernels/number.cuh")),
     (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
     (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
+    (c"block.cuh", include_str!("../../kernels/block.cuh")),
+    (c"rows.cuh", include_str!("../../kernels/rows.cuh")),
     (c"tiles.cuh", include_str!("../../kernels/tiles.cuh")),
 ];
 
@@ -70,9 +72,11 @@ pub struct Configuration {
     pub vector: usize,
     pub vector_b: usize,
     pub vector_c: usize,
+    pub summary: bool,
+    pub pipelined: bool,
+    pub several_passes: bool,
     pub unroll: usize,
     pub unroll_back: usize,
-    pub group: usize,
     pub min_blocks: usize,
     pub shared_bytes: usize,
 }
@@ -115,9 +119,11 @@ impl Configuration {
             ("VECTOR", self.vector),
             ("VECTOR_B", self.vector_b),
             ("VECTOR_C", self.vector_c),
+            ("SUMMARY", usize::from(self.summary)),
+            ("PIPELINED", usize::from(self.pipelined)),
+            ("SEVERAL_PASSES", usize::from(self.several_passes)),
             ("UNROLL", self.unroll),
             ("UNROLL_BACK", self.unroll_back),
-            ("GROUP", self.group),
             ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
         ]

@@ -125,9 +125,14 @@ impl Shared {
     ) -> Result<Self, Error> {
         let marks = || device.kernel(configurations.marks(), c"scan_marks", 256);
         let boundaries = || {
-            let summary = configurations.summary(with_states, with_adjoints);
+            let summary = match with_adjoints {
+                true => {
+                    device.walking_kernel(configurations.summary(with_states, with_adjoints), c"scan_summary")
+                }
+                false => device.walking_kernel(configurations.chunk_states(), c"scan_forward"),
+            };
             Ok::<_, Error>(Boundaries {
-                summary: device.walking_kernel(summary, c"scan_summary")?,
+                summary: summary?,
                 prefix: device.kernel(
                     configurations.prefix(with_states, with_adjoints),
                     c"scan_prefix",
@@ -161,7 +166,7 @@ impl Shared {
 
 /// Blocks of the kernels that have one for each chunk of each block of channels of each row.
 pub(super) fn walking_blocks(a: &Arguments) -> usize {
-    (a.batch * a.chunks * (a.dim / a.unit) * a.blocks_per_unit) as usize
+    (a.batch * a.chunks * a.units * a.blocks_per_unit) as usize
 }
 
 /// Refuses optional tensors that are not there where the problem says they are, or the other way round: a kernel
@@ -276,7 +281,10 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
         }
     };
     if chunks > 1 {
-        needed.push(kernels.summary(with_states, with_adjoints));
+        needed.push(match with_adjoints {
+            true => kernels.summary(with_states, with_adjoints),
+            false => kernels.chunk_states(),
+        });
         needed.push(kernels.prefix(with_states, with_adjoints));
     }
     if problem.seq_idx {

@@ -39,7 +39,8 @@
 //! disk, else from NVRTC, else as PTX among the kernels that were packed with the library;
 //! [`Device::enqueue_forward`] and [`Device::enqueue_backward`] launch on a caller's stream and memory, and neither
 //! wait nor allocate; [`Device::forward`] and [`Device::backward`] do it from and to host memory, on streams and
-//! memory that the device keeps.
+//! memory that the device keeps, and [`Device::forward_in_place`] and [`Device::backward_in_place`] on a caller's
+//! tensors in device memory.
 
 pub mod compile;
 pub mod images;
@@ -55,9 +56,11 @@ mod device;
 mod driver;
 mod forward;
 mod host;
+mod in_place;
 mod launch;
 
 pub use buffers::PinnedBuffer;
 pub use cudarc::driver::sys::{CUdeviceptr, CUstream};
 pub use device::{Device, DeviceInfo, device, devices, properties};
+pub use in_place::owner;
 pub use launch::{Pass, configurations};

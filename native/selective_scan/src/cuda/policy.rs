@@ -1,5 +1,6 @@
 //! The choice of lanes, channels, tiles and chunks, from the problem and the device's own properties.
 
+use super::arguments::walks;
 use super::compile::{Configuration, Program};
 use crate::{Coefficients, ElementType, Method, Problem, Projection};
 
@@ -32,15 +33,16 @@ impl Alignment {
     pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16 };
 }
 
-/// Warps a multiprocessor should have before more lanes or chunks stop helping: enough to keep the unit for
-/// exponentials busy while others wait.
-const WARPS_WANTED: usize = 7;
-/// The same where chunks are cut, which costs a second walk and so wants to be worth it.
+/// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
+/// Measured on an H200 (bench/NOTES.md), as is what follows.
+const WARPS_WITH_4_LANES: usize = 6;
+/// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
+const WARPS_TO_CUT: f64 = 2.4;
 const WARPS_WITH_CHUNKS: usize = 16;
 /// Sequences shorter than this are not cut for the sake of parallelism.
 const SHORTEST_TO_CUT: usize = 192;
 /// Frames of a tile at most.
-const LONGEST_TILE: usize = 32;
+const LONGEST_TILE: usize = 64;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
 const BOUNDED_FROM: usize = 2048;
 
@@ -192,19 +194,14 @@ fn unroll(problem: &Problem, states: usize) -> usize {
     }
 }
 
-/// Frames whose outputs are summed over the lanes together.
-fn group(layout: &Layout) -> usize {
-    let frames = layout.lanes.max(8);
-    if frames <= layout.tile { frames } else { 1 }
-}
-
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing.
 fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
     let bare = !(problem.z || problem.seq_idx || problem.dt_limit.is_some());
     match (program, problem.method) {
         _ if is_heavy(problem) || layout.states > 8 => 0,
-        (Program::Forward, Method::Zoh) => 640,
+        (Program::Forward, _) if layout.states > 4 => 0,
+        (Program::Forward, _) if problem.seq_idx || problem.z => 384,
         (Program::Forward, _) => 512,
         (Program::Backward, Method::Zoh) if bare => 512,
         (Program::Backward, Method::Zoh) => 384,
@@ -252,16 +249,35 @@ struct Uses {
 }
 
 impl Uses {
-    const FORWARD: Self = Self { states: true, outputs: true, dy: false, gate: true, slope: false };
     const BACKWARD: Self = Self { states: true, outputs: true, dy: true, gate: true, slope: true };
     const fn summary(states: bool, adjoints: bool) -> Self {
         Self { states, outputs: adjoints, dy: adjoints, gate: false, slope: false }
     }
 }
 
+/// Frames of a row of rows.cuh: an odd number of 16 bytes.
+fn pitch(tile: usize, real: usize) -> usize {
+    let per_16_bytes = 16 / real;
+    if (tile / per_16_bytes) % 2 == 1 { tile } else { tile + per_16_bytes }
+}
+
+/// Shared memory of forward.cu.
 fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
-    layout.tiles_bytes(problem, Uses::FORWARD)
-        + array_bytes(layout.tile, layout.channels, Sizes::of(problem).real)
+    let real = Sizes::of(problem).real;
+    let projections = [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection));
+    let rows = 2 * layout.channels + projections.count() * layout.slots() * problem.components();
+    let marks = if problem.seq_idx { layout.tile.next_multiple_of(16) } else { 0 };
+    2 * (rows * pitch(layout.tile, real) * real + marks)
+}
+
+/// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
+/// kept.
+fn forward_tile(seq: usize, interval: usize, most: usize) -> usize {
+    let mut tile = most.min(seq.next_power_of_two()).max(8);
+    while interval < seq && !interval.is_multiple_of(tile) {
+        tile /= 2;
+    }
+    tile
 }
 
 fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
@@ -277,53 +293,49 @@ impl Properties {
     /// Plans the forward pass.
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let words = Sizes::of(problem).words;
-        let (most_lanes, most_states) = (8, 16 / words);
+        let (most_lanes, most_states) = (16, (8 / words).max(1));
         let passes = problem.state.div_ceil(most_lanes * most_states);
         let count = problem.state.div_ceil(passes);
         let unit = unit(problem);
-        let wanted = WARPS_WANTED * self.multiprocessors;
         let channels = problem.batch * problem.dim;
-        let cut = problem.seq >= SHORTEST_TO_CUT;
 
-        // As few lanes as the registers allow, then more until there are enough warps.
+        // As few lanes as leave a thread four words of states, then more until there are enough warps.
         let mut lanes = 1;
-        while states_for(count, lanes, words) > 8 / words && lanes < most_lanes {
+        while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
             lanes *= 2;
         }
-        let limit = if cut { 4 } else { most_lanes };
-        while channels * lanes / 32 < wanted
-            && lanes * 2 <= limit
+        while states_for(count, lanes, words) > most_states && lanes < most_lanes {
+            lanes *= 2;
+        }
+        while lanes < 8
+            && channels * lanes / 32 < WARPS_WITH_4_LANES * self.multiprocessors
             && lanes * 2 * states_for(count, lanes * 2, words) <= lanes * states_for(count, lanes, words)
-            && states_for(count, lanes, words) * words > 2
         {
             lanes *= 2;
         }
 
+        let interval = self.backward(problem).chunk;
+        let channels_per_block = if lanes <= 4 { 32 } else { 128 / lanes };
         let mut layout = Layout {
             lanes,
             states: states_for(count, lanes, words),
-            channels: 32.min(unit.next_power_of_two()).max(32 / lanes),
-            tile: problem.seq.next_power_of_two().min(LONGEST_TILE),
+            channels: channels_per_block.min(unit.next_power_of_two()).max(32 / lanes),
+            tile: 0,
         };
-        if channels * lanes / 32 >= 20 * self.multiprocessors && unit.is_multiple_of(64) {
-            layout.channels = 64;
-        }
-        let rows_of_blocks = |channels: usize| problem.batch * problem.dim / unit * unit.div_ceil(channels);
-        while rows_of_blocks(layout.channels) < 2 * self.multiprocessors
-            && !cut
-            && layout.channels > 8
-            && layout.channels / 2 * lanes >= 32
-        {
-            layout.channels /= 2;
-        }
-        while forward_bytes(problem, &layout) > self.shared_per_block.min(48 << 10) && layout.tile > 1 {
-            layout.tile /= 2;
+        let mut most = if lanes == 8 { 64 } else { 32 };
+        loop {
+            layout.tile = forward_tile(problem.seq, interval, most);
+            if forward_bytes(problem, &layout) <= self.shared_per_block.min(48 << 10) || most <= lanes.max(8)
+            {
+                break;
+            }
+            most /= 2;
         }
 
-        let warps = channels * lanes / 32;
+        let warps = (channels * lanes) as f64 / 32.0 / self.multiprocessors as f64;
         let mut chunk = problem.seq;
-        if cut && warps < wanted {
-            let chunks = (WARPS_WITH_CHUNKS * self.multiprocessors / warps.max(1)).min(problem.seq / 64);
+        if problem.seq >= SHORTEST_TO_CUT && warps < WARPS_TO_CUT {
+            let chunks = ((WARPS_WITH_CHUNKS as f64 / warps).round() as usize).min(problem.seq / 64);
             if chunks > 1 {
                 chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
             }
@@ -333,7 +345,7 @@ impl Properties {
             units: Units { unit, blocks: unit.div_ceil(layout.channels) },
             chunk,
             chunks: problem.seq.div_ceil(chunk),
-            checkpoint_interval: self.backward(problem).chunk,
+            checkpoint_interval: interval,
         }
     }
 
@@ -471,9 +483,11 @@ impl Configurations<'_> {
         vector: 1,
         vector_b: 1,
         vector_c: 1,
+        summary: false,
+        pipelined: false,
+        several_passes: false,
         unroll: 1,
         unroll_back: 1,
-        group: 1,
         min_blocks: 1,
         shared_bytes: 0,
     };
@@ -551,12 +565,26 @@ impl Configurations<'_> {
         }
     }
 
+    /// forward.cu, where it finds what its chunks come to.
+    pub fn chunk_states(&self) -> Configuration {
+        Configuration {
+            summary: true,
+            has_d: false,
+            has_z: false,
+            c_constant: true,
+            vector_c: 1,
+            several_passes: false,
+            ..self.forward()
+        }
+    }
+
     /// forward.cu.
     pub fn forward(&self) -> Configuration {
         Configuration {
             has_d: self.problem.d,
+            pipelined: !is_heavy(self.problem),
+            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             unroll: 1,
-            group: if is_heavy(self.problem) { 1 } else { group(&self.layout) },
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..self.walking(Program::Forward)
         }

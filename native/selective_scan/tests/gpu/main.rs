@@ -62,6 +62,7 @@ const TESTS: &[Test] = &[
     ("reverse", true, correctness::reverse),
     ("slices of a batch", false, correctness::slices),
     ("same bits twice", false, robustness::same_bits),
+    ("in place", true, robustness::in_place),
     ("many threads", false, robustness::many_threads),
     ("not a number", true, robustness::not_a_number),
     ("memory of the backward pass", true, robustness::memory),

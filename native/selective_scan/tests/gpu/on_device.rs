@@ -119,6 +119,37 @@ impl OnDevice {
         }
     }
 
+    /// Both passes in place, which end when they have.
+    pub fn in_place(&self) -> Result<(), Error> {
+        let address = |_: &str, memory: &Memory| memory.address;
+        let problem = &self.case.problem;
+        let inputs = self.inputs.as_ref().map(address);
+        let output_gradients = self.output_gradients.as_ref().map(address);
+        // SAFETY: all memory has the sizes asked for and lives longer than the calls.
+        unsafe {
+            device().forward_in_place(problem, inputs, self.outputs.as_ref().map(address))?;
+            device().backward_in_place(
+                problem,
+                inputs,
+                output_gradients,
+                self.gradients.as_ref().map(address),
+            )
+        }
+    }
+
+    /// The forward pass in place with other addresses, which are to be refused.
+    pub fn in_place_with(&self, change: impl Fn(&str, CUdeviceptr) -> CUdeviceptr) -> Result<(), Error> {
+        let address = |name: &str, memory: &Memory| change(name, memory.address);
+        // SAFETY: a changed address is one that is refused before anything follows it.
+        unsafe {
+            device().forward_in_place(
+                &self.case.problem,
+                self.inputs.as_ref().map(address),
+                self.outputs.as_ref().map(address),
+            )
+        }
+    }
+
     pub fn wait(&self) {
         // SAFETY: the stream is alive.
         unsafe { result::stream::synchronize(self.stream).unwrap() };

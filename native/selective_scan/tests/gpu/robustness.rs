@@ -3,7 +3,7 @@
 use selective_scan::cuda::Pass;
 use selective_scan::{ElementType, Error, Problem, Projection, naive};
 
-use crate::on_device::Memory;
+use crate::on_device::{Memory, OnDevice};
 use crate::shapes::{block, problem};
 use crate::support::{Case, random};
 use crate::{backward, device, forward};
@@ -47,6 +47,44 @@ pub fn many_threads(_: bool) {
             });
         }
     });
+}
+
+/// The same bits as from host memory, and no address is followed that is not the device's.
+pub fn in_place(_: bool) {
+    let bf16 = Problem { element: ElementType::Bf16, ..block(3, 700, 64, 16) };
+    let complex = Problem { complex: true, bidirectional: true, ..block(2, 100, 48, 8) };
+    for (seed, problem) in [block(4, 60, 128, 16), bf16, complex].into_iter().enumerate() {
+        let case = random::case(problem, seed as u64);
+        let expected = all_bits(&case);
+        let on_device = OnDevice::new(case);
+        on_device.in_place().unwrap();
+        let (outputs, gradients) = (on_device.outputs(), on_device.gradients());
+        let tensors = outputs.iter().chain(gradients.iter());
+        let got: Vec<_> = tensors.map(|(_, values)| bits(values)).collect();
+        assert!(got == expected, "seed {seed}");
+
+        let host = [0u64; 4];
+        let elsewhere: [fn(u64) -> u64; 4] =
+            [|_| 0, |address| address + 4, |address| address + (1 << 44), |_| u64::MAX - 7];
+        let pageable = host.as_ptr() as u64;
+        for wrong in elsewhere.into_iter().map(Some).chain([None]) {
+            for tensor in ["x", "a", "y"] {
+                let change = |name: &str, address| match (name == tensor, wrong) {
+                    (true, Some(wrong)) => wrong(address),
+                    (true, None) => pageable,
+                    _ => address,
+                };
+                match on_device.in_place_with(change) {
+                    Err(Error::InvalidArgument { argument, expected, .. }) => {
+                        assert_eq!(argument, tensor);
+                        assert!(expected.contains("in memory of cuda:0"), "{expected}");
+                    }
+                    other => panic!("{tensor} elsewhere: {other:?}"),
+                }
+            }
+        }
+        on_device.in_place().unwrap();
+    }
 }
 
 pub fn recovery(_: bool) {

@@ -58,6 +58,7 @@ if Code.ensure_loaded?(Nx) do
       assert error <= tolerance * max(norm, 1.0)
     end
 
+    @tag :native_in_defn
     test "gives in defn what it gives outside" do
       for type <- [{:f, 32}, {:f, 64}, {:bf, 16}, {:f, 16}], method <- [:zoh, :poly] do
         inputs = to_nx(random(type: type))
@@ -67,6 +68,19 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    @tag :no_native_in_defn
+    test "with an Nx that cannot call out of a defn is that of Nx there, unless the native one is asked for" do
+      inputs = inputs()
+      outside = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [[d: inputs.d, dt_softplus: true]])
+      inside = apply(__MODULE__, :in_defn, args(inputs) ++ [inputs.d])
+      for at <- 0..1, do: close!(elem(inside, at), elem(outside, at))
+
+      assert_raise ExPhil.Native.Error, ~r/this Nx cannot call the native library from a defn; add Nx 0.11/, fn ->
+        apply(__MODULE__, :in_defn, args(inputs) ++ [inputs.d, [method: :zoh, backend: :cpu]])
+      end
+    end
+
+    @tag :native_in_defn
     test "steps in defn as outside" do
       inputs = inputs()
       [x, dt, b, c] = for name <- [:x, :dt, :b, :c], do: inputs[name][[.., 0]]
@@ -74,12 +88,14 @@ if Code.ensure_loaded?(Nx) do
       assert step_in_defn(inputs.initial_state, x, dt, inputs.a, b, c) == outside
     end
 
+    @tag :native_in_defn
     test "is jitted, and tensors from outside are constants" do
       inputs = inputs()
       jitted = Nx.Defn.jit(fn x -> SelectiveScan.scan(x, inputs.dt, inputs.a, inputs.b, inputs.c) end)
       assert jitted.(inputs.x) == apply(SelectiveScan, :scan, args(inputs))
     end
 
+    @tag :native_in_defn
     test "the gradient is that of Nx's own scan, for every input, method, mode and layout" do
       for method <- [:zoh, :foh, :bilinear, :poly], opts <- [[], [reverse: true], [bidirectional: true]] do
         inputs = inputs()
@@ -95,6 +111,7 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    @tag :native_in_defn
     test "the gradient of complex tensors is that of Nx" do
       inputs = %{x: inputs().x, dt: inputs().dt, a: complex({6, 4}), b: complex({2, 7, 4}), c: complex({2, 7, 4})}
       inputs = Map.put(inputs, :initial_state, complex({2, 6, 4}))
@@ -125,6 +142,7 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    @tag :native_in_defn
     test "value and gradient through the state alone, and packed rows" do
       inputs = inputs()
       seq_idx = Nx.tensor([[0, 0, 1, 1, -1, 1, 2], [4, 4, 4, 4, 4, 5, 5]], type: {:s, 32})
@@ -154,6 +172,7 @@ if Code.ensure_loaded?(Nx) do
       for {name, wanted} <- outside, do: close!(inside[name], wanted)
     end
 
+    @tag :native_in_defn
     test "the native scan has first derivatives only, and says so; that of Nx has them all" do
       inputs = inputs(batch: 1, seq: 3, dim: 1, state: 1)
 
@@ -201,6 +220,7 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
+      @tag :vectorized_grad
       test "of models of their own join the channels, whatever the layout, and have gradients" do
         for {b, c} <- [{{2, 7, 4}, {6, 4}}, {{2, 7, 2, 4}, {2, 7, 4}}] do
           inputs = Map.merge(inputs(), to_nx(%{b: normal(b, {:f, 64}), c: normal(c, {:f, 64})}))

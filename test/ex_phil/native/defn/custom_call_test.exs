@@ -1,4 +1,4 @@
-if Code.ensure_loaded?(Nx) do
+if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
   # EXLA cannot be everywhere, but its protocol is two small files: EXPHIL_EXLA names the folder lib/exla of its source.
   # Without it a double of the same form stands in.
   unless Code.ensure_loaded?(EXLA.CustomCall) do

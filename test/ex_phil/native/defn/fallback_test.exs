@@ -64,6 +64,45 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    test "an infinite state ends with its sequence, by every algorithm, as in the native scan" do
+      index = [
+        [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3],
+        [0, 0, 4, 4, -1, 4 | List.duplicate(5, 13)]
+      ]
+
+      # In the first sequence and in a long one; and no numbers where a frame does not count.
+      special = %{{0, 1} => :infinity, {0, 9} => :infinity, {1, 3} => :infinity, {1, 4} => :nan}
+      x = for row <- 0..1, do: for(at <- 0..18, do: [Map.get(special, {row, at}, 0.5), 1.0])
+      x = Tensor.from_list(x, :f64)
+      inputs = %{random(type: {:f, 64}, seq: 19, dim: 2) | x: x}
+      upstream = normal({2, 19, 2}, {:f, 64})
+
+      for algorithm <- @algorithms, both_ways? <- [false, true], reverse <- [false, true] do
+        opts = [bidirectional: both_ways?, reverse: reverse, seq_idx: Tensor.from_list(index, :s32)]
+
+        [nx, native] =
+          for backend <- [[backend: :nx, algorithm: algorithm], [backend: :cpu]] do
+            {y, state} = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [backend ++ opts])
+            gradients = apply(SelectiveScan, :backward, [upstream | args(inputs)] ++ [backend ++ opts])
+            Map.merge(gradients, %{y: y, final_state: state})
+          end
+
+        for {name, wanted} <- native do
+          [got, wanted] = for tensor <- [nx[name], wanted], do: Tensor.Numbers.decode(tensor.data, {:f, 64})
+
+          # Infinity less infinity is no number, and the order of a sum decides whether one comes up.
+          for {{got, wanted}, at} <- got |> Enum.zip(wanted) |> Enum.with_index() do
+            equal? =
+              if is_float(wanted),
+                do: is_float(got) and abs(got - wanted) <= 1.0e-12 * max(1.0, abs(wanted)),
+                else: is_atom(got)
+
+            assert equal?, inspect({name, at, got, wanted, opts, algorithm})
+          end
+        end
+      end
+    end
+
     test "limits of dt, and softplus beyond 20" do
       inputs = %{random(type: {:f, 64}) | dt: uniform({2, 7, 6}, {:f, 64}, -2.0, 30.0)}
       inputs = %{inputs | a: uniform({6, 4}, {:f, 64}, -0.3, -0.01)}

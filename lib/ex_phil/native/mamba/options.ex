@@ -1,0 +1,62 @@
+if Code.ensure_loaded?(Axon) do
+  defmodule ExPhil.Native.Mamba.Options do
+    @moduledoc false
+    # The options of a model: known, of their kinds, and under one name each.
+
+    @defaults [
+      block: :exphil,
+      embed_size: nil,
+      hidden_size: 256,
+      state_size: 16,
+      expand_factor: 2,
+      conv_size: 4,
+      num_layers: 2,
+      dropout: 0.0,
+      window_size: 60,
+      scan: []
+    ]
+
+    # Edifice says embed_dim. ExPhil and Edifice let seq_len count before window_size.
+    @other_names %{embed_size: [:embed_dim], window_size: [:seq_len, :window]}
+    @sizes [:embed_size, :hidden_size, :state_size, :expand_factor, :conv_size, :num_layers]
+    @blocks [:exphil, :mamba_ssm]
+
+    @doc "The names of all options."
+    def names, do: Keyword.keys(@defaults) ++ List.flatten(Map.values(@other_names))
+
+    @doc "The options as a map, or `ArgumentError`."
+    def read!(opts) do
+      for {name, _value} <- opts, name not in names() do
+        expected("options", "among #{names() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)}", name)
+      end
+
+      options = Map.new(@defaults, fn {name, default} -> {name, given(opts, name, default)} end)
+      for name <- @sizes, do: positive!(name, options[name])
+      if options.window_size != nil, do: positive!(:window_size, options.window_size)
+
+      if options.block not in @blocks do
+        expected("block", "one of #{Enum.map_join(@blocks, ", ", &inspect/1)}", options.block)
+      end
+
+      rate = options.dropout
+
+      if not (is_number(rate) and rate >= 0 and rate < 1),
+        do: expected("dropout", "a rate from 0 to below 1", rate)
+
+      options
+    end
+
+    defp given(opts, name, default) do
+      name = Enum.find(Map.get(@other_names, name, []) ++ [name], &Keyword.has_key?(opts, &1))
+      if name, do: opts[name], else: default
+    end
+
+    defp positive!(name, value) do
+      if not (is_integer(value) and value > 0), do: expected(name, "a positive integer", value)
+    end
+
+    defp expected(name, what, value) do
+      raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"
+    end
+  end
+end

@@ -1,0 +1,149 @@
+# Before Nx 0.11 a compiled expression grows beyond all memory where it is sent to another process, as a serving does.
+if Code.ensure_loaded?(Axon) and function_exported?(Nx, :runtime_call, 3) do
+  defmodule ExPhil.Native.Mamba.Serving do
+    @moduledoc """
+    A Mamba model that plays many games at once: an `Nx.Serving` that takes a frame of any number of games, from any
+    number of processes, on any node of a cluster, and goes one frame on with all of them in one batch. Compiled where Axon is, and Nx 0.11 or newer.
+
+    A request is `{frame, state}` and its answer `{output, state}`, with the state to send along with the next frame:
+
+        opts = [embed_size: 287, hidden_size: 256, head: &Axon.dense(&1, 64, name: "head")]
+        children = [
+          {Nx.Serving, name: Games, serving: ExPhil.Native.Mamba.Serving.new(parameters, opts)}
+        ]
+
+        # in the process of a game
+        state = ExPhil.Native.Mamba.initial_state(opts)
+        {output, state} = Nx.Serving.batched_run(Games, {frame, state})
+
+    ## Where the state of a game is
+
+    With the game, not in the serving. `Nx.Serving.batched_run/3` sends a request to any node that runs the serving, and
+    to another where that one is gone; a state that lay on a node would have to be found again, would be lost with the
+    node, and would have to be thrown away when its game ends. So the serving keeps nothing, every request can be
+    answered anywhere, asked again with the same result, and a game may be stopped, copied and taken up elsewhere. On
+    one node nothing is copied for it, since large binaries are shared between processes. Over the network a
+    state of the default model (two blocks of 512 channels) is 80 kB each way, 5 MB in a second at 60 frames.
+
+    ## Tensors
+
+    Of a request and of its answer, where `games` is mostly 1 and at most the batch size:
+
+    | tensor | shape | type |
+    |---|---|---|
+    | `frame` | `{games, embed_size}` | `f32` |
+    | `state`, a map | that of `ExPhil.Native.Mamba.initial_state/2` | `f32` |
+    | `output` | `{games, hidden_size}`, or what the head makes of it | that of the model |
+
+    A wrong request raises `ArgumentError` in the process that made it, before it meets the requests of others.
+
+    ## In a cluster
+
+    Start the same child on every node; `Nx.Serving.batched_run({:distributed, Games}, request)` takes one by chance, and
+    `Games` alone the one of its own node where there is one. Answers cross in `Nx.BinaryBackend`; where frames lie
+    elsewhere, give `&Nx.backend_copy(&1, Nx.BinaryBackend)` as the third argument of `batched_run`.
+    """
+    alias ExPhil.Native.Mamba
+    alias ExPhil.Native.Mamba.Options
+
+    @doc """
+    The serving of a model with these `parameters`: those that `Axon.Loop.run/4` gives for `ExPhil.Native.Mamba.build/1`,
+    or a map of them.
+
+    ## Options
+
+    Those of `ExPhil.Native.Mamba.build_step/1`, and
+
+      * `:batch_size` - games in a batch at most. Default `32`. The model is compiled when the serving starts, for every
+        power of two up to it, and a batch is filled up to the next: no frame ever waits for a compiler, and few games
+        are not computed as many.
+
+      * `:batch_timeout` - milliseconds that the first request waits for others. Default `1`; a frame has 16.
+
+      * `:defn_options` - for the compiler, such as `[compiler: EXLA]`. Default `[]`.
+
+    The process takes every option of `Nx.Serving.start_link/1` besides.
+
+    ## Examples
+
+        iex> opts = [embed_size: 8, hidden_size: 16, state_size: 4, num_layers: 1]
+        iex> {init, _predict} = Axon.build(ExPhil.Native.Mamba.build(opts))
+        iex> parameters = init.(Nx.template({1, 60, 8}, :f32), Axon.ModelState.empty())
+        iex> serving = ExPhil.Native.Mamba.Serving.new(parameters, opts)
+        iex> state = ExPhil.Native.Mamba.initial_state(opts)
+        iex> {hidden, _state} = Nx.Serving.run(serving, {Nx.broadcast(0.5, {1, 8}), state})
+        iex> Nx.shape(hidden)
+        {1, 16}
+    """
+    @spec new(Axon.ModelState.t() | map, keyword) :: Nx.Serving.t()
+    def new(parameters, opts) do
+      {own, opts} = Keyword.split(opts, [:batch_size, :batch_timeout, :defn_options])
+      own = Keyword.validate!(own, batch_size: 32, batch_timeout: 1, defn_options: [])
+      step = Mamba.build_step(opts)
+      request = request(opts)
+
+      fn defn_options -> batched(step, parameters, request, own[:batch_size], defn_options) end
+      |> Nx.Serving.new(own[:defn_options])
+      |> Nx.Serving.batch_size(own[:batch_size])
+      |> Nx.Serving.process_options(batch_timeout: own[:batch_timeout])
+      |> Nx.Serving.client_preprocessing(&{batch!(&1, request, own[:batch_size]), :none})
+      |> Nx.Serving.distributed_postprocessing(&Nx.backend_copy(&1, Nx.BinaryBackend))
+    end
+
+    # The tensors of a request of one game, by their names.
+    defp request(opts) do
+      %{embed_size: size} = opts |> Keyword.delete(:head) |> Options.read!()
+      for {name, tensor} <- Mamba.initial_state(opts), into: %{"frame" => {1, size}}, do: {name, Nx.shape(tensor)}
+    end
+
+    defp batched(step, parameters, request, limit, defn_options) do
+      {_init, predict} = Axon.build(step)
+      # What Nx.Serving adds is not the compiler's.
+      options = Keyword.delete(defn_options, :batch_keys)
+
+      compiled =
+        for size <- sizes(limit), into: %{} do
+          inputs = Map.new(request, fn {name, shape} -> {name, Nx.template(put_elem(shape, 0, size), :f32)} end)
+          {size, Nx.Defn.compile(predict, [Nx.to_template(parameters), inputs], options)}
+        end
+
+      fn %Nx.Batch{size: games} = batch ->
+        size = compiled |> Map.keys() |> Enum.filter(&(&1 >= games)) |> Enum.min()
+        compiled[size].(parameters, Nx.Batch.pad(batch, size - games))
+      end
+    end
+
+    # The powers of two below the limit, and the limit.
+    defp sizes(limit), do: 1 |> Stream.iterate(&(2 * &1)) |> Enum.take_while(&(&1 < limit)) |> Enum.concat([limit])
+
+    # Requests that do not fit together would bring the process of the serving down, and every game with it.
+    defp batch!({%Nx.Tensor{} = frame, state}, request, limit) when is_map(state) and not is_struct(state) do
+      tensors = Map.put(state, "frame", frame)
+      [names, wanted] = for map <- [tensors, request], do: map |> Map.keys() |> Enum.sort()
+      if names != wanted, do: expected("the state", "have #{inspect(wanted -- ["frame"])}", names -- ["frame"])
+      games = games!(frame, limit)
+      for {name, shape} <- request, do: fits!(name, tensors[name], put_elem(shape, 0, games))
+      Nx.Batch.concatenate([tensors])
+    end
+
+    defp batch!(other, _request, _limit),
+      do: expected("a request", "be {frame, state}, a tensor and a map of tensors", other)
+
+    defp games!(frame, limit) do
+      case Nx.shape(frame) do
+        {games, _features} when games <= limit -> games
+        shape -> expected("frame", "have shape {games, embed_size} with up to #{limit} games", shape)
+      end
+    end
+
+    defp fits!(_name, %Nx.Tensor{shape: shape, type: {:f, 32}}, shape), do: :ok
+
+    defp fits!(name, %Nx.Tensor{type: {:f, 32}} = tensor, shape),
+      do: expected(name, "have shape #{inspect(shape)}", tensor.shape)
+
+    defp fits!(name, %Nx.Tensor{type: type}, _shape), do: expected(name, "have type {:f, 32}", type)
+    defp fits!(name, other, _shape), do: expected(name, "be an Nx.Tensor", other)
+
+    defp expected(name, what, got), do: raise(ArgumentError, "expected #{name} to #{what}, got: #{inspect(got)}")
+  end
+end

@@ -1,0 +1,239 @@
+// A thread block: its place in the problem, the states of its threads, and accesses to memory.
+//
+// A block has CHANNELS neighbouring channels of one batch row, in LANES threads each; a thread holds STATES states
+// of its channel in registers, so that a pass covers SLOTS = LANES · STATES states.
+//
+// A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY, USE_Z before it includes this.
+
+#define THREADS (CHANNELS * LANES)
+#define SLOTS (LANES * STATES)
+#define SLOT_WIDTH (SLOTS * COMPONENTS)
+#define HAS_SLOPE (SOFTPLUS || LIMIT)
+#define ALL_LANES 0xffffffffu
+
+static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of whole warps");
+static_assert((LANES & (LANES - 1)) == 0 && LANES <= 32, "a channel lies within a warp");
+
+// Which rows and channels a block works on.
+struct Place {
+  i64 row, chunk, channel0, unit;
+  i64 group_b, group_c;  // of b and of c
+  int channels;
+};
+
+__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+
+// The group of channels, out of `groups`, that channel0 lies in.
+__device__ __forceinline__ i64 group_of(const Arguments& args, i64 channel0, i64 groups) {
+  return groups > 1 ? channel0 / (args.dim / groups) : 0;
+}
+
+__device__ __forceinline__ void set_channels(Place& place, const Arguments& args, i64 block_in_unit) {
+  i64 first = block_in_unit * CHANNELS;
+  i64 left = args.unit - first;
+  place.channel0 = place.unit * args.unit + first;
+  place.channels = left < CHANNELS ? (int)left : CHANNELS;
+  place.group_b = group_of(args, place.channel0, args.groups_b);
+  place.group_c = group_of(args, place.channel0, args.groups_c);
+}
+
+// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
+__device__ __forceinline__ i64 take(i64& index, i64 by) {
+  if (by == 1) return 0;
+  if (index >> 32 == 0 && by >> 32 == 0) {
+    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
+    index = quotient;
+    return rest;
+  }
+  const i64 rest = index % by;
+  index /= by;
+  return rest;
+}
+
+// Neighbouring blocks are neighbours in channels: they share b and c in the cache.
+__device__ __forceinline__ Place find_place(const Arguments& args, i64 index) {
+  Place place;
+  const i64 block_in_unit = take(index, args.blocks_per_unit);
+  place.unit = take(index, args.units);
+  place.chunk = take(index, args.chunks);
+  place.row = index;
+  set_channels(place, args, block_in_unit);
+  return place;
+}
+
+__device__ __forceinline__ i64 chunk_begin(const Arguments& args, const Place& place) { return place.chunk * args.chunk; }
+__device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& place) {
+  i64 end = chunk_begin(args, place) + args.chunk;
+  return end < args.seq ? end : args.seq;
+}
+
+// The frame that scan index i stands for.
+__device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args.reverse ? args.seq - 1 - i : i; }
+
+// --- States -------------------------------------------------------------------------------------------------
+
+// States are dealt to the lanes in packs of up to 16 bytes, so that the lanes of a channel read neighbouring packs.
+constexpr int PACK = sizeof(State) <= 4 && STATES % 4 == 0 ? 4 : sizeof(State) <= 8 && STATES % 2 == 0 ? 2 : 1;
+
+struct alignas(PACK * sizeof(State)) StatePack {
+  State states[PACK];
+};
+
+__device__ __forceinline__ int slot_of(int lane, int s) { return (s / PACK) * (LANES * PACK) + lane * PACK + s % PACK; }
+__device__ __forceinline__ int lane_of(int slot) { return slot / PACK % LANES; }
+__device__ __forceinline__ int state_of(int slot) { return slot / (LANES * PACK) * PACK + slot % PACK; }
+
+__device__ __forceinline__ int states_here(const Arguments& args) {
+  i64 left = args.state - args.first_state;
+  return left < SLOTS ? (int)left : SLOTS;
+}
+
+// A row of SLOTS states in shared memory.
+__device__ __forceinline__ void load_slots(State (&states)[STATES], const Real* row, int lane) {
+  const StatePack* packs = reinterpret_cast<const StatePack*>(row) + lane;
+#pragma unroll
+  for (int p = 0; p < STATES / PACK; p++) {
+    StatePack pack = packs[p * LANES];
+#pragma unroll
+    for (int k = 0; k < PACK; k++) states[p * PACK + k] = pack.states[k];
+  }
+}
+
+// The states of this pass from a row in global memory; zero beyond the last.
+__device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane) {
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    int slot = slot_of(lane, s);
+    states[s] = row && slot < count ? row[slot] : to_state(0);
+  }
+}
+
+__device__ __forceinline__ void store_states(const State (&states)[STATES], State* row, int count, int lane) {
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    int slot = slot_of(lane, s);
+    if (slot < count) row[slot] = states[s];
+  }
+}
+
+// A constant projection: {dim, state} elements, held in registers.
+__device__ __forceinline__ void load_constant(State (&states)[STATES], const Element* row, int count, int lane) {
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    int slot = slot_of(lane, s);
+#if COMPLEX
+    states[s] = slot < count ? State{to_real(row[2 * slot]), to_real(row[2 * slot + 1])} : to_state(0);
+#else
+    states[s] = slot < count ? to_real(row[slot]) : to_state(0);
+#endif
+  }
+}
+
+__device__ __forceinline__ Real sum_over_lanes(Real value) {
+#pragma unroll
+  for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
+  return value;
+}
+
+// --- Accesses -----------------------------------------------------------------------------------------------
+
+#if USE_B && !B_CONSTANT
+#define TILE_B 1
+#else
+#define TILE_B 0
+#endif
+#if USE_C && !C_CONSTANT
+#define TILE_C 1
+#else
+#define TILE_C 0
+#endif
+#if USE_Z && HAS_Z
+#define TILE_Z 1
+#else
+#define TILE_Z 0
+#endif
+
+template <int COUNT>
+struct alignas(COUNT * sizeof(Element)) ElementPack {
+  Element elements[COUNT];
+};
+
+// COUNT neighbouring reals of shared memory, in accesses of up to 16 bytes: without conflicts over its banks.
+template <int COUNT>
+__device__ __forceinline__ void load_reals(Real (&values)[COUNT], const Real* shared) {
+  constexpr int AT_ONCE = COUNT * sizeof(Real) <= 16 ? COUNT : 16 / sizeof(Real);
+  struct alignas(AT_ONCE * sizeof(Real)) Reals {
+    Real reals[AT_ONCE];
+  };
+#pragma unroll
+  for (int p = 0; p < COUNT / AT_ONCE; p++) {
+    const Reals pack = reinterpret_cast<const Reals*>(shared)[p];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) values[p * AT_ONCE + k] = pack.reals[k];
+  }
+}
+
+template <int COUNT>
+__device__ __forceinline__ void store_reals(Real* shared, const Real (&values)[COUNT]) {
+  constexpr int AT_ONCE = COUNT * sizeof(Real) <= 16 ? COUNT : 16 / sizeof(Real);
+  struct alignas(AT_ONCE * sizeof(Real)) Reals {
+    Real reals[AT_ONCE];
+  };
+#pragma unroll
+  for (int p = 0; p < COUNT / AT_ONCE; p++) {
+    Reals pack;
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) pack.reals[k] = values[p * AT_ONCE + k];
+    reinterpret_cast<Reals*>(shared)[p] = pack;
+  }
+}
+
+// One store of BYTES. In PTX, because the compiler takes a store of a pack apart where a branch is near.
+template <int BYTES>
+__device__ __forceinline__ void store_bytes(void* global, const void* bytes) {
+  if constexpr (BYTES == 16) {
+    const uint4 v = *static_cast<const uint4*>(bytes);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+  } else if constexpr (BYTES == 8) {
+    const uint2 v = *static_cast<const uint2*>(bytes);
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(global), "r"(v.x), "r"(v.y) : "memory");
+  } else if constexpr (BYTES == 4) {
+    *static_cast<u32*>(global) = *static_cast<const u32*>(bytes);
+  } else {
+    *static_cast<u16*>(global) = *static_cast<const u16*>(bytes);
+  }
+}
+
+// Stores VECTOR elements of a sequence at once.
+__device__ __forceinline__ void store_elements(Element* target, const Real (&values)[VECTOR]) {
+  constexpr int BYTES = VECTOR * sizeof(Element);
+  alignas(16) ElementPack<VECTOR> pack;
+#pragma unroll
+  for (int k = 0; k < VECTOR; k++) pack.elements[k] = to_element(values[k]);
+  store_bytes<BYTES>(target, &pack);
+}
+
+// --- Step sizes ---------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ Real softplus(Real x) { return x > (Real)20 ? x : log1p(exp(x)); }
+__device__ __forceinline__ Real sigmoid(Real x) { return (Real)1 / ((Real)1 + exp(-x)); }
+
+// Δ of an element of dt, and ∂Δ/∂dt. A NaN passes through the limit.
+__device__ __forceinline__ Real step_size(const Arguments& args, Real dt, Real bias, Real& slope) {
+  Real delta = dt + bias;
+  slope = (Real)1;
+#if SOFTPLUS
+  slope = delta > (Real)20 ? (Real)1 : sigmoid(delta);
+  delta = softplus(delta);
+#endif
+#if LIMIT
+  if (delta < (Real)args.limit_min) {
+    delta = (Real)args.limit_min;
+    slope = (Real)0;
+  } else if (delta > (Real)args.limit_max) {
+    delta = (Real)args.limit_max;
+    slope = (Real)0;
+  }
+#endif
+  return delta;
+}

@@ -1,0 +1,130 @@
+// Tiles of frames as rows in shared memory: one row a channel, and one a component of b and of c, with TILE frames.
+//
+// A thread that walks its channel reads four frames at a time, in one access of 16 bytes where Real is f32. In device
+// memory it is channels that are neighbours. So a thread takes units of FRAMES frames × VECTOR channels through its
+// registers, where turning them over costs nothing, and everything that happens to an element before the scan happens
+// there. The same thread takes the same units of a tile in and out, so only the walk needs a barrier.
+//
+// Banks: PITCH is an odd number of 16 bytes, so eight neighbouring rows lie on all banks. Channels k apart from a
+// unit's first lie CHANNELS / VECTOR · k rows apart from it, so the threads of a warp write neighbouring rows too.
+// Lanes of a channel are thread bits 0 and from CHANNELS_PER_WARP up: then the addresses of a warp repeat at a
+// distance of one or two threads, and an access of 16 bytes takes 2 cycles, not 4 (measured on an H200).
+
+#include "block.cuh"
+
+#define CHANNELS_PER_WARP (32 / LANES)
+// Rows from a channel of a unit to the next.
+#define ROW_STEP (CHANNELS / VECTOR)
+#define PER_16_BYTES ((int)(16 / sizeof(Real)))
+#define PITCH (TILE / PER_16_BYTES % 2 ? TILE : TILE + PER_16_BYTES)
+
+static_assert(CHANNELS % VECTOR == 0 && SLOT_WIDTH % VECTOR_B == 0 && SLOT_WIDTH % VECTOR_C == 0, "rows are whole accesses");
+static_assert(TILE % 8 == 0 || TILE % 4 == 0 && LANES <= 4, "a tile is made of whole groups");
+
+__device__ __forceinline__ int lane_here() {
+  const int place = threadIdx.x % 32;
+  return LANES == 1 ? 0 : (place & 1) | (place / (2 * CHANNELS_PER_WARP)) << 1;
+}
+
+// The row of the thread's channel.
+__device__ __forceinline__ int row_here() {
+  const int place = threadIdx.x % 32;
+  return threadIdx.x / 32 * CHANNELS_PER_WARP + (LANES == 1 ? place : place / 2 % CHANNELS_PER_WARP);
+}
+
+__device__ __forceinline__ int column_of(int row) { return row % ROW_STEP * VECTOR + row / ROW_STEP; }
+
+// The bit of a thread's number that is this bit of its lane.
+__device__ __forceinline__ constexpr int thread_bit(int lane_bit) {
+  return lane_bit == 1 ? 1 : lane_bit * CHANNELS_PER_WARP;
+}
+
+// How WIDTH rows are dealt to the threads, COUNT at a time.
+template <int WIDTH, int COUNT>
+struct Units {
+  static constexpr int PER_FRAME = WIDTH / COUNT;
+  static constexpr int SHARE = TILE * PER_FRAME / THREADS;
+  static constexpr int MOST = 4 < PER_16_BYTES ? 4 : PER_16_BYTES;
+  static constexpr int FRAMES = SHARE >= 4 && MOST >= 4 ? 4 : SHARE >= 2 && MOST >= 2 ? 2 : 1;
+  static constexpr int ALL = TILE / FRAMES * PER_FRAME;
+  static constexpr int EACH = (ALL + THREADS - 1) / THREADS;
+  typedef ElementPack<COUNT> Raw[EACH][FRAMES];
+
+  // Calls f(number, first frame, first column) for each unit of this thread.
+  template <typename F>
+  static __device__ __forceinline__ void each(F f) {
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+      const int unit = k * THREADS + (int)threadIdx.x;
+      if (ALL % THREADS == 0 || unit < ALL) f(k, unit / PER_FRAME * FRAMES, unit % PER_FRAME * COUNT);
+    }
+  }
+
+  // Where the thread's units of a tile lie in a tensor: carried from tile to tile, since products of 64 bits cost more
+  // than all else that is done to an element.
+  struct Cursor {
+    i64 at[EACH], stride;
+    int width;
+
+    // `first`: the first column of the tile's first frame; frames are `stride` elements apart.
+    __device__ __forceinline__ Cursor(i64 first, i64 stride, int width) : stride(stride), width(width) {
+      each([&](int k, int r, int column) { at[k] = first + r * stride + column; });
+    }
+
+    __device__ __forceinline__ void advance() {
+#pragma unroll
+      for (int k = 0; k < EACH; k++) at[k] += TILE * stride;
+    }
+
+    // Reads the first `rows` frames of the tile `behind` tiles before; zero where there is nothing.
+    template <int BEHIND = 0>
+    __device__ __forceinline__ void load(Raw& raw, const Element* tensor, int rows) const {
+      each([&](int k, int r, int column) {
+#pragma unroll
+        for (int f = 0; f < FRAMES; f++) {
+          raw[k][f] = ElementPack<COUNT>{};
+          if (r + f < rows && column < width) {
+            raw[k][f] = *reinterpret_cast<const ElementPack<COUNT>*>(tensor + at[k] + (f - BEHIND * TILE) * stride);
+          }
+        }
+      });
+    }
+  };
+
+  // Writes `values` of element e of a unit to its row.
+  static __device__ __forceinline__ void put(Real (*rows)[PITCH], int row, int r, const Real (&values)[FRAMES]) {
+    store_reals(&rows[row][r], values);
+  }
+};
+
+typedef Units<CHANNELS, VECTOR> Sequence;
+typedef Units<SLOT_WIDTH, VECTOR_B> RowsOfB;
+typedef Units<SLOT_WIDTH, VECTOR_C> RowsOfC;
+
+// A projection turned over: component `column` of a frame lies in the row of that number.
+template <typename U, int COUNT>
+__device__ __forceinline__ void store_projection(Real (*rows)[PITCH], const typename U::Raw& raw) {
+  U::each([&](int k, int r, int column) {
+#pragma unroll
+    for (int e = 0; e < COUNT; e++) {
+      Real values[U::FRAMES];
+#pragma unroll
+      for (int f = 0; f < U::FRAMES; f++) values[f] = to_real(raw[k][f].elements[e]);
+      U::put(rows, column + e, r, values);
+    }
+  });
+}
+
+// Cursors at the frame of scan index i0.
+__device__ __forceinline__ Sequence::Cursor sequence_at(const Arguments& args, const Place& place, i64 i0) {
+  const i64 first = (place.row * args.seq + frame(args, i0)) * args.dim + place.channel0;
+  return {first, args.reverse ? -args.dim : args.dim, place.channels};
+}
+
+template <typename U>
+__device__ __forceinline__ typename U::Cursor projection_at(const Arguments& args, const Place& place, i64 groups, i64 group,
+                                                            i64 i0) {
+  const i64 first = ((place.row * args.seq + frame(args, i0)) * groups + group) * args.state + args.first_state;
+  const i64 stride = groups * args.state * COMPONENTS;
+  return {first * COMPONENTS, args.reverse ? -stride : stride, states_here(args) * COMPONENTS};
+}
