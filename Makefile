@@ -5,7 +5,7 @@ CARGO_FLAGS = --manifest-path native/Cargo.toml --locked
 export ELIXIR_ERL_OPTIONS ?= +fnu
 export LC_ALL ?= C.UTF-8
 
-.PHONY: test demo setup lint format gpu-bundle
+.PHONY: test demo setup lint format ptx gpu-bundle bench-gpu
 
 # Every test: of the Rust crates, of the Elixir library, and of the XLA custom call.
 test: setup
@@ -31,6 +31,14 @@ format:
 	mix format
 	cargo fmt --manifest-path native/Cargo.toml --all
 
+# priv/kernels.pack: the common kernels, for machines that have an NVIDIA driver and no NVRTC.
+ptx:
+	bin/ptx
+
 # gpu-bundle.tar.gz: what a machine with a GPU and without Rust needs to run the GPU tests, and with Elixir the rest.
-gpu-bundle: setup
+gpu-bundle: setup ptx
 	bin/gpu-bundle
+
+# Every shape of bench/shapes.json by ours and by the peers that are installed: bench/results/table.md and times.svg.
+bench-gpu:
+	bin/bench-gpu

@@ -58,7 +58,8 @@ defmodule ExPhil.Native.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib mix mix.exs README.md CHANGELOG.md LICENSE docs examples/frames.livemd native/Cargo.toml native/Cargo.lock) ++
+        ~w(lib mix priv/kernels.pack mix.exs README.md CHANGELOG.md LICENSE docs examples/frames.livemd) ++
+          ~w(native/Cargo.toml native/Cargo.lock) ++
           ~w(native/selective_scan native/selective_scan_nif native/selective_scan_xla/Cargo.toml) ++
           ~w(native/selective_scan_xla/build.rs native/selective_scan_xla/src)
     ]

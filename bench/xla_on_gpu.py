@@ -27,7 +27,10 @@ import jax.numpy as jnp
 
 from selective_scan_jax import selective_scan
 
-SHAPES = {"realtime": (32, 60, 512), "one game": (1, 60, 512), "profile": (8, 1024, 512), "vision": (64, 197, 768)}
+REGISTRY = json.loads((pathlib.Path(__file__).parent / "shapes.json").read_text())["shapes"]
+# The others keep JAX's scan, which holds every state of every frame, busy for minutes.
+NAMES = ("realtime", "one game", "profile", "vision")
+SHAPES = {s["name"]: (s["batch"], s["seq"], s["dim"]) for s in REGISTRY if s["name"] in NAMES}
 STATE = 16
 IN_A_ROW, IN_A_PROGRAM = 100, (4, 12)
 

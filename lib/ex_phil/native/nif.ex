@@ -8,8 +8,10 @@ defmodule ExPhil.Native.Nif do
 
   def load do
     path = Path.join(priv_dir(), "native/selective_scan_nif")
+    # For machines without NVRTC; it is there where `make ptx` was run.
+    packed_kernels = Path.join(priv_dir(), "kernels.pack")
 
-    case :erlang.load_nif(String.to_charlist(path), 0) do
+    case :erlang.load_nif(String.to_charlist(path), packed_kernels) do
       :ok ->
         :persistent_term.erase(@load_error)
         :ok

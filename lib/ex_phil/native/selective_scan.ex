@@ -149,7 +149,7 @@ defmodule ExPhil.Native.SelectiveScan do
   came, before anything is computed. It raises `ExPhil.Native.Error` where the call is right and cannot run here.
   """
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Backend, Call, Devices, Options}
+  alias ExPhil.Native.SelectiveScan.{Backend, Call, Devices, Options, Warmup}
   import ExPhil.Native.SelectiveScan.Callable
 
   @typedoc "An `ExPhil.Native.Tensor` or, where Nx is there, an `Nx.Tensor`."
@@ -409,4 +409,52 @@ defmodule ExPhil.Native.SelectiveScan do
   def backend_for(x, dt, a, b, c, opts \\ []) do
     Call.backend({x, dt, a, b, c}, Options.read!(opts, :scan))
   end
+
+  @doc """
+  Makes ready for calls to come, so that the first of them takes no longer than the others: `:ok`.
+
+  It makes a few such calls with zeros. What they leave behind is the device's context, the kernels, compiled and loaded,
+  the memory that calls of this size share, and the threads. Call it once for each kind of call, before the game starts.
+
+  ## Options
+
+    * `:x`, `:a` - the shapes of the calls to come, `{batch, seq, dim}` and `{dim, state}`, or `{dim, state, 2}` for
+      complex. Needed. Error: anything else.
+    * `:b`, `:c` - their shapes. Default: `{batch, seq, state}`, with the trailing 2 of a complex `a`. Error: shapes that
+      the scan refuses.
+    * `:type` - the type of `x`. Default `:f32`. Error: one that the scan refuses.
+    * `:d`, `:z`, `:dt_bias`, `:initial_state`, `:seq_idx` - `true`, or their shapes, for those that will be given.
+      Default: none. Error: shapes that the scan refuses.
+    * `:for` - a list of `:scan`, `:step` and `:backward`: what will be called. A step is one frame of these shapes.
+      Default `[:scan]`. Error: anything else.
+    * all that are no tensors of the options of the module: `:method`, `:backend`, `:dt_softplus` and so on, with their
+      defaults and errors.
+
+  ## Kernels
+
+  What a kernel of the CUDA backend does is known when it is compiled, so every kind of call has its own: they differ
+  with the method, the type, the options that are used, and the layout that suits the sizes and the device. The first
+  call of a kind compiles them in less than a second. They are kept on disk, in `$XDG_CACHE_HOME/exphil_native` or
+  `~/.cache/exphil_native`, from where the first call of the next BEAM has them in milliseconds. Where NVRTC, which
+  compiles them, is not there, those that were packed with the library serve (`make ptx`): plain `:zoh` in `:f32` and
+  `:bf16`, forward, backward and frame by frame, bare or with `:d`, `:z`, `:dt_bias` and `:dt_softplus`, in the sizes of
+  common models. `EXPHIL_NVRTC=none` leaves NVRTC alone, `EXPHIL_KERNELS=/file` names other packed kernels.
+
+  ## Examples
+
+      iex> alias ExPhil.Native.SelectiveScan
+      iex> SelectiveScan.warmup(x: {1, 60, 64}, a: {64, 16}, d: true, z: true, dt_softplus: true, for: [:scan, :step])
+      :ok
+
+  ## Error cases
+
+      iex> ExPhil.Native.SelectiveScan.warmup(x: {1, 60, 64})
+      ** (ArgumentError) expected a to be {dim, state} or {dim, state, 2}, got: nil
+
+      iex> ExPhil.Native.SelectiveScan.warmup(x: {1, 60, 64}, a: {64, 16}, for: [:train])
+      ** (ArgumentError) expected for to be a list of :scan, :step, :backward, got: [:train]
+  """
+  @doc type: :machine
+  @spec warmup(keyword) :: :ok
+  def warmup(opts), do: Warmup.run(opts)
 end

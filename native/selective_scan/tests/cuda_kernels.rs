@@ -6,12 +6,14 @@ mod shapes;
 #[path = "gpu/sources.rs"]
 mod sources;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use selective_scan::cuda::compile::Compiler;
+use selective_scan::cuda::compile::Configuration;
+use selective_scan::cuda::images::Images;
+use selective_scan::cuda::nvrtc::Compiler;
 use selective_scan::cuda::policy::Properties;
-use selective_scan::cuda::{self, configurations};
+use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{block, problem};
 
@@ -63,38 +65,68 @@ fn kernels_compile_for_every_architecture() {
     let all: Vec<_> = problems().into_iter().enumerate().collect();
     all.par_iter().for_each(|(k, problem)| {
         let architecture = architectures[k % architectures.len()];
-        for configuration in configurations(&properties(architecture), problem) {
-            let target = compiler.target(architecture);
-            compiler
-                .image(&configuration, target)
-                .unwrap_or_else(|error| panic!("{configuration:?}: {error}"));
+        for pass in [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints] {
+            for configuration in configurations(&properties(architecture), problem, pass) {
+                let compiled = compiler.compile(&configuration, compiler.target(architecture));
+                assert!(compiled.is_ok(), "{configuration:?}: {compiled:?}");
+            }
         }
     });
 }
 
+fn one_kernel() -> Configuration {
+    configurations(&properties(90), &problem(1, 1, 1, 1), Pass::Forward)[0]
+}
+
+/// A folder of this test's own.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("exphil_native_{name}_{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
 #[test]
 fn a_cache_that_is_torn_or_cannot_be_written_does_no_harm() {
-    let Ok(compiler) = Compiler::find() else {
+    if Compiler::find().is_err() {
         println!("SKIPPED: there is no NVRTC");
         return;
-    };
-    let folder = std::env::temp_dir().join(format!("exphil_native_cache_{}", std::process::id()));
-    let compiler = compiler.with_cache(Some(folder.clone()));
-    let marks = configurations(&properties(90), &problem(1, 1, 1, 1))[0];
-    let target = compiler.target(90);
-    let image = compiler.image(&marks, target).unwrap();
+    }
+    let folder = folder("cache");
+    let kernel = one_kernel();
+    let load = |images: &Images| images.load(&kernel, |image| Ok(image.to_vec())).unwrap();
+    let images = Images::at(90, Some(folder.clone()), None);
+    let image = load(&images);
 
     let files = || std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
     let [file] = &files()[..] else { panic!("one kernel, one file: {:?}", files()) };
     let kept = std::fs::read(file).unwrap();
     for torn in [&kept[..kept.len() / 2], &[], &[&kept[..], b"more"].concat()[..]] {
         std::fs::write(file, torn).unwrap();
-        assert!(compiler.image(&marks, target).unwrap() == image);
+        assert!(load(&images) == image);
         assert!(std::fs::read(file).unwrap() == kept, "compiled anew and kept");
     }
     // A file stands where the folder should be.
-    let compiler = compiler.with_cache(Some(file.join("nowhere")));
-    assert!(compiler.image(&marks, target).unwrap() == image);
+    let images = Images::at(90, Some(file.join("nowhere")), None);
+    assert!(load(&images) == image);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn machine_code_that_the_driver_refuses_is_replaced_by_ptx_which_is_kept() {
+    if Compiler::find().is_err() {
+        println!("SKIPPED: there is no NVRTC");
+        return;
+    }
+    let folder = folder("refused");
+    let images = Images::at(90, Some(folder.clone()), None);
+    let is_ptx = |image: &[u8]| image.starts_with(b"//");
+    let refuse =
+        || Error::Failed { operation: "loading".into(), reason: "too new".into(), remedy: "none".into() };
+    let only_ptx = |image: &[u8]| if is_ptx(image) { Ok(image.to_vec()) } else { Err(refuse()) };
+    images.load(&one_kernel(), |_| Err::<(), _>(refuse())).unwrap_err();
+    let image = images.load(&one_kernel(), only_ptx).unwrap();
+    // From the disk now, where the first image that comes is taken.
+    assert!(images.load(&one_kernel(), |image| Ok(image.to_vec())).unwrap() == image);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

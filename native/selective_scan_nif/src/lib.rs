@@ -14,4 +14,18 @@ mod safetensors;
 mod tensor;
 mod xla;
 
-rustler::init!("Elixir.ExPhil.Native.Nif", load = xla::register_at_load);
+use std::path::Path;
+
+use rustler::{Env, Term};
+use selective_scan::cuda;
+
+rustler::init!("Elixir.ExPhil.Native.Nif", load = load);
+
+/// `packed_kernels` names the file of kernels for machines without NVRTC, which need not be there.
+fn load(_: Env<'_>, packed_kernels: Term<'_>) -> bool {
+    if let Ok(file) = packed_kernels.decode::<String>() {
+        cuda::packed::use_packed_kernels(Path::new(&file));
+    }
+    xla::register_at_load();
+    true
+}

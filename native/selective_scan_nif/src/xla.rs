@@ -10,9 +10,8 @@ use crate::reply::reply;
 rustler::atoms! { no_xla, ok, registered }
 
 /// Registers with an XLA that was loaded before us. What XLA has against it is said when it is asked for by name.
-pub fn register_at_load(_: Env<'_>, _: Term<'_>) -> bool {
+pub fn register_at_load() {
     let _ = catch_unwind(xla::register);
-    true
 }
 
 /// `{:ok, :registered | :no_xla}`.

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUstream};
+use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
 
 use super::driver::{During, readable};
 use crate::Error;
@@ -260,17 +260,20 @@ impl DeviceMemory {
 
     fn free(&mut self) {
         if self.len > 0 {
-            // SAFETY: the memory is ours, and the lane's stream has run what used it.
+            // SAFETY: the memory is ours, and the lane's streams have run what used it.
             let _ = unsafe { result::free_sync(self.address) };
             self.len = 0;
         }
     }
 }
 
-/// What one call at a time works with: a stream, device memory, events.
+/// What one call at a time works with: streams, device memory, events.
 pub(super) struct Lane {
     context: Context,
+    /// For kernels, and for all that follows one another.
     pub(super) stream: CUstream,
+    /// For inputs, where they are on their way while kernels run.
+    pub(super) inward: CUstream,
     memory: DeviceMemory,
     events: Vec<CUevent>,
 }
@@ -280,9 +283,11 @@ unsafe impl Send for Lane {}
 
 impl Lane {
     fn new(context: Context) -> Result<Self, cudarc::driver::DriverError> {
+        let stream = || result::stream::create(result::stream::StreamKind::NonBlocking);
         Ok(Self {
             context,
-            stream: result::stream::create(result::stream::StreamKind::NonBlocking)?,
+            stream: stream()?,
+            inward: stream()?,
             memory: DeviceMemory { address: 0, len: 0 },
             events: Vec::new(),
         })
@@ -293,13 +298,24 @@ impl Lane {
         self.memory.address
     }
 
-    /// Records the lane's event of this number.
-    pub(super) fn record(&mut self, number: usize) -> Result<(), cudarc::driver::DriverError> {
+    /// Records the lane's event of this number on one of its streams.
+    pub(super) fn record(
+        &mut self,
+        number: usize,
+        stream: CUstream,
+    ) -> Result<(), cudarc::driver::DriverError> {
         while self.events.len() <= number {
             self.events.push(result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
         }
         // SAFETY: the event and the stream are alive.
-        unsafe { result::event::record(self.events[number], self.stream) }
+        unsafe { result::event::record(self.events[number], stream) }
+    }
+
+    /// Holds up the kernels until the lane's event of this number.
+    pub(super) fn hold(&self, number: usize) -> Result<(), cudarc::driver::DriverError> {
+        let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: the event is alive and was recorded; the stream is alive.
+        unsafe { result::stream::wait_event(self.stream, self.events[number], flags) }
     }
 
     /// Waits for the lane's event of this number.
@@ -310,8 +326,11 @@ impl Lane {
 
     /// Waits for all that was enqueued.
     pub(super) fn synchronize(&self) -> Result<(), cudarc::driver::DriverError> {
-        // SAFETY: the stream is alive.
-        unsafe { result::stream::synchronize(self.stream) }
+        // SAFETY: the streams are alive.
+        unsafe {
+            let inward = result::stream::synchronize(self.inward);
+            result::stream::synchronize(self.stream).and(inward)
+        }
     }
 }
 
@@ -323,12 +342,14 @@ impl Drop for Lane {
             // SAFETY: the event is ours and destroyed once.
             let _ = unsafe { result::event::destroy(event) };
         }
-        // SAFETY: the stream is ours and destroyed once.
-        let _ = unsafe { result::stream::destroy(self.stream) };
+        for stream in [self.stream, self.inward] {
+            // SAFETY: the stream is ours and destroyed once.
+            let _ = unsafe { result::stream::destroy(stream) };
+        }
     }
 }
 
-/// A lane on loan. It goes back once its stream is idle, whatever became of the call.
+/// A lane on loan. It goes back once its streams are idle, whatever became of the call.
 pub(super) struct LaneGuard<'a> {
     pools: &'a Pools,
     lane: Option<Lane>,

@@ -1,20 +1,10 @@
-//! Kernels: what a problem asks for becomes macros, NVRTC compiles it, and the result is kept on disk.
-//!
-//! A kernel on disk is named by the hash of everything it depends on: source, options, NVRTC's version and the
-//! architecture. It begins with the hash of the rest, so that a torn or foreign file is seen and compiled anew; it
-//! is written beside its place and renamed, so that nobody reads half of it. A cache that cannot be read or
-//! written costs time and nothing else.
+//! Kernels: what a problem asks for becomes macros of a source.
 
-use std::ffi::{CStr, CString, c_char, c_int};
-use std::fs;
-use std::io::Write;
-use std::path::PathBuf;
+use std::ffi::CStr;
 
-use cudarc::nvrtc::sys::{self as nvrtc, nvrtcProgram, nvrtcResult};
 use sha2::{Digest, Sha256};
 
-use super::driver::unavailable;
-use crate::{Coefficients, ElementType, Error, Method};
+use crate::{Coefficients, ElementType, Method};
 
 /// The kernels, one to a source file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,7 +24,7 @@ pub enum Program {
 }
 
 impl Program {
-    const fn source(self) -> (&'static CStr, &'static str) {
+    pub(super) const fn source(self) -> (&'static CStr, &'static str) {
         match self {
             Self::Marks => (c"marks.cu", include_str!("../../kernels/marks.cu")),
             Self::Summary => (c"summary.cu", include_str!("../../kernels/summary.cu")),
@@ -46,7 +36,7 @@ impl Program {
     }
 }
 
-const HEADERS: [(&CStr, &str); 6] = [
+pub(super) const HEADERS: [(&CStr, &str); 6] = [
     (c"number.cuh", include_str!("../../kernels/number.cuh")),
     (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
     (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
@@ -143,7 +133,7 @@ impl Configuration {
     }
 
     /// The options that NVRTC gets.
-    fn options(&self, target: Target) -> Vec<String> {
+    pub(super) fn options(&self, target: Target) -> Vec<String> {
         let mut options = self.macros();
         options.push("--std=c++17".to_owned());
         options.push(match target {
@@ -152,7 +142,24 @@ impl Configuration {
         });
         options
     }
+
+    /// The hash of everything that a kernel depends on but the version of NVRTC: one that another version compiled does
+    /// the same, and to look a kernel up without loading NVRTC takes a millisecond where loading it takes many.
+    pub(super) fn key(&self, target: Target) -> Key {
+        let mut hash = Sha256::new();
+        let (name, source) = self.program.source();
+        let sources = HEADERS.into_iter().chain([(name, source)]);
+        for part in sources.flat_map(|(name, text)| [name.to_bytes(), text.as_bytes()]) {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        }
+        hash.update(format!("{:?}", self.options(target)));
+        hash.finalize().into()
+    }
 }
+
+/// What a kernel is found by.
+pub(super) type Key = [u8; 32];
 
 /// What NVRTC makes of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,209 +168,4 @@ pub enum Target {
     Machine(i32),
     /// PTX, which the driver translates: for a device newer than NVRTC knows, or a driver older than NVRTC.
     Ptx(i32),
-}
-
-/// NVRTC, as it was found.
-#[derive(Debug)]
-pub struct Compiler {
-    version: (c_int, c_int),
-    architectures: Vec<c_int>,
-    cache: Option<PathBuf>,
-}
-
-impl Compiler {
-    /// Looks for NVRTC.
-    pub fn find() -> Result<Self, Error> {
-        // SAFETY: only opens the library.
-        if !unsafe { nvrtc::is_culib_present() } {
-            return Err(unavailable(
-                "libnvrtc.so (CUDA 12 or 13) was not found, and kernels are compiled by it",
-                "install NVRTC (CUDA's toolkit or `pip install nvidia-cuda-nvrtc`) and put its folder on LD_LIBRARY_PATH",
-            ));
-        }
-        let (mut major, mut minor, mut count) = (0, 0, 0);
-        // SAFETY: the pointers are to live variables.
-        let found = unsafe {
-            check(nvrtc::nvrtcVersion(&mut major, &mut minor))
-                .and_then(|()| check(nvrtc::nvrtcGetNumSupportedArchs(&mut count)))
-        };
-        found.map_err(|reason| failed("asking NVRTC for its version", reason))?;
-        let mut architectures = vec![0; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: there is room for as many as NVRTC announced.
-        unsafe { check(nvrtc::nvrtcGetSupportedArchs(architectures.as_mut_ptr())) }
-            .map_err(|reason| failed("asking NVRTC for its architectures", reason))?;
-        Ok(Self { version: (major, minor), architectures, cache: cache_directory() })
-    }
-
-    /// The same with images kept in this folder, or nowhere.
-    pub fn with_cache(self, cache: Option<PathBuf>) -> Self {
-        Self { cache, ..self }
-    }
-
-    /// The best target for a device of this compute capability.
-    pub fn target(&self, architecture: i32) -> Target {
-        if self.architectures.contains(&architecture) {
-            Target::Machine(architecture)
-        } else {
-            self.ptx(architecture)
-        }
-    }
-
-    /// The target that the driver translates by itself.
-    pub fn ptx(&self, architecture: i32) -> Target {
-        let older = self.architectures.iter().filter(|&&a| a <= architecture);
-        Target::Ptx(older.max().copied().unwrap_or(architecture))
-    }
-
-    /// A kernel's image, ready to be loaded: from the disk, or compiled.
-    pub fn image(&self, configuration: &Configuration, target: Target) -> Result<Vec<u8>, Error> {
-        let options = configuration.options(target);
-        let file = self.file(configuration.program, &options);
-        if let Some(image) = file.as_ref().and_then(read) {
-            return Ok(image);
-        }
-        let image = compile(configuration.program, &options, target)?;
-        if let Some(file) = &file {
-            // A cache that cannot be written is none.
-            let _ = write(file, &image);
-        }
-        Ok(image)
-    }
-
-    /// Where the image of a kernel is kept.
-    fn file(&self, program: Program, options: &[String]) -> Option<PathBuf> {
-        let mut hash = Sha256::new();
-        let (name, source) = program.source();
-        let sources = HEADERS.into_iter().chain([(name, source)]);
-        for part in sources.flat_map(|(name, text)| [name.to_bytes(), text.as_bytes()]) {
-            hash.update(part.len().to_le_bytes());
-            hash.update(part);
-        }
-        hash.update(format!("{:?} {options:?}", self.version));
-        let name: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(self.cache.as_ref()?.join(name))
-    }
-}
-
-/// XDG_CACHE_HOME/exphil_native, or ~/.cache/exphil_native.
-fn cache_directory() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let base = set("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
-    Some(base.join("exphil_native"))
-}
-
-const DIGEST: usize = 32;
-
-fn read(file: &PathBuf) -> Option<Vec<u8>> {
-    let mut bytes = fs::read(file).ok()?;
-    if bytes.len() <= DIGEST {
-        return None;
-    }
-    let image = bytes.split_off(DIGEST);
-    (Sha256::digest(&image)[..] == bytes[..]).then_some(image)
-}
-
-fn write(file: &PathBuf, image: &[u8]) -> std::io::Result<()> {
-    static WRITES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    let count = WRITES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let beside = file.with_extension(format!("{}.{count}", std::process::id()));
-    if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let written = fs::File::create(&beside).and_then(|mut out| {
-        out.write_all(&Sha256::digest(image))?;
-        out.write_all(image)
-    });
-    let renamed = written.and_then(|()| fs::rename(&beside, file));
-    if renamed.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    renamed
-}
-
-fn check(result: nvrtcResult) -> Result<(), String> {
-    if result == nvrtcResult::NVRTC_SUCCESS {
-        return Ok(());
-    }
-    // SAFETY: NVRTC answers with a static string for every result.
-    let text = unsafe { CStr::from_ptr(nvrtc::nvrtcGetErrorString(result)) };
-    Err(text.to_string_lossy().into_owned())
-}
-
-fn failed(operation: &str, reason: String) -> Error {
-    Error::Failed {
-        operation: operation.to_owned(),
-        reason,
-        remedy: "check that NVRTC belongs to CUDA 12 or 13, or use the cpu backend".to_owned(),
-    }
-}
-
-/// A program of NVRTC's, destroyed when dropped.
-struct Source(nvrtcProgram);
-
-impl Drop for Source {
-    fn drop(&mut self) {
-        // SAFETY: the program was created by nvrtcCreateProgram and is destroyed once.
-        unsafe { nvrtc::nvrtcDestroyProgram(&mut self.0) };
-    }
-}
-
-impl Source {
-    /// What a pair of NVRTC's functions, for the size and for the bytes, gives.
-    fn get(
-        &self,
-        size: unsafe fn(nvrtcProgram, *mut usize) -> nvrtcResult,
-        bytes: unsafe fn(nvrtcProgram, *mut c_char) -> nvrtcResult,
-    ) -> Result<Vec<u8>, String> {
-        let mut length = 0;
-        // SAFETY: the program is alive.
-        unsafe { check(size(self.0, &mut length))? };
-        let mut out = vec![0u8; length];
-        // SAFETY: there is room for as many bytes as NVRTC announced.
-        unsafe { check(bytes(self.0, out.as_mut_ptr().cast()))? };
-        Ok(out)
-    }
-}
-
-fn compile(program: Program, options: &[String], target: Target) -> Result<Vec<u8>, Error> {
-    let (name, source) = program.source();
-    let doing = format!("compiling {} by NVRTC", name.to_string_lossy());
-    let terminated = |text: &str| CString::new(text).map_err(|error| failed(&doing, error.to_string()));
-    let source = terminated(source)?;
-    let headers = HEADERS.iter().map(|(_, text)| terminated(text)).collect::<Result<Vec<_>, _>>()?;
-    let options = options.iter().map(|option| terminated(option)).collect::<Result<Vec<_>, _>>()?;
-    let header_texts: Vec<_> = headers.iter().map(|text| text.as_ptr()).collect();
-    let header_names: Vec<_> = HEADERS.iter().map(|(name, _)| name.as_ptr()).collect();
-    let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-
-    let mut handle = std::ptr::null_mut();
-    // SAFETY: all strings are terminated and outlive the program; the counts are those of the arrays.
-    unsafe {
-        check(nvrtc::nvrtcCreateProgram(
-            &mut handle,
-            source.as_ptr(),
-            name.as_ptr(),
-            header_texts.len() as c_int,
-            header_texts.as_ptr(),
-            header_names.as_ptr(),
-        ))
-    }
-    .map_err(|reason| failed(&doing, reason))?;
-    let handle = Source(handle);
-    // SAFETY: the program is alive, the options are terminated strings.
-    let compiled =
-        unsafe { check(nvrtc::nvrtcCompileProgram(handle.0, options.len() as c_int, options.as_ptr())) };
-    if let Err(reason) = compiled {
-        let log = handle.get(nvrtc::nvrtcGetProgramLogSize, nvrtc::nvrtcGetProgramLog).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let log = log.trim_end_matches(['\0', '\n']);
-        return Err(failed(&doing, format!("{reason}\n{log}")));
-    }
-    match target {
-        Target::Machine(_) => handle.get(nvrtc::nvrtcGetCUBINSize, nvrtc::nvrtcGetCUBIN),
-        Target::Ptx(_) => handle.get(nvrtc::nvrtcGetPTXSize, nvrtc::nvrtcGetPTX),
-    }
-    .map_err(|reason| failed(&doing, reason))
 }

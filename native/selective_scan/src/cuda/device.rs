@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUcontext, CUdevice_attribute, CUfunction_attribute, CUmodule};
+use rayon::prelude::*;
 
 use super::buffers::{Pools, lock};
-use super::compile::{Compiler, Configuration};
+use super::compile::Configuration;
 use super::driver::{During, guarded, initialize, unavailable, words};
+use super::images::Images;
 use super::launch::Kernel;
 use super::policy::Properties;
 use crate::Error;
@@ -38,7 +40,7 @@ pub struct Device {
     info: DeviceInfo,
     properties: Properties,
     context: CUcontext,
-    compiler: OnceLock<Compiler>,
+    images: Images,
     modules: Mutex<HashMap<Configuration, Arc<Mutex<Option<CUmodule>>>>>,
     kernels: RwLock<HashMap<KernelKey, Kernel>>,
     pub(super) pools: Pools,
@@ -144,10 +146,10 @@ impl Device {
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(refused)?;
         Ok(Self {
             pools: Pools::new(ordinal, context),
+            images: Images::new(properties.architecture),
             info,
             properties,
             context,
-            compiler: OnceLock::new(),
             modules: Mutex::default(),
             kernels: RwLock::default(),
         })
@@ -219,27 +221,26 @@ impl Device {
         }
     }
 
-    fn load(&self, configuration: &Configuration) -> Result<CUmodule, Error> {
-        let compiler = match self.compiler.get() {
-            Some(compiler) => compiler,
-            None => {
-                let compiler = Compiler::find()?;
-                self.compiler.get_or_init(|| compiler)
-            }
-        };
-        let target = compiler.target(self.properties.architecture);
-        let doing = || format!("loading a compiled kernel on {self}");
-        let machine = load_image(&compiler.image(configuration, target)?);
-        if machine.is_ok() {
-            return machine.during(doing);
+    /// Loads modules that nobody has asked for before, side by side: what is to be compiled is compiled on several cores.
+    pub(super) fn load_new(&self, mut configurations: Vec<Configuration>) -> Result<(), Error> {
+        let known = lock(&self.modules);
+        configurations.retain(|configuration| !known.contains_key(configuration));
+        drop(known);
+        // The ordinary case: threads that have nothing to do are better not woken.
+        if configurations.is_empty() {
+            return Ok(());
         }
-        // A driver older than NVRTC may refuse its machine code and still translate its PTX.
-        let portable = compiler.ptx(self.properties.architecture);
-        load_image(&compiler.image(configuration, portable)?).or(machine).during(doing)
+        configurations.par_iter().try_for_each(|configuration| {
+            self.make_current()?;
+            self.module(configuration).map(|_| ())
+        })
     }
-}
 
-fn load_image(image: &[u8]) -> Result<CUmodule, cudarc::driver::DriverError> {
-    // SAFETY: the image is what NVRTC made: machine code, or PTX with its terminating zero.
-    unsafe { result::module::load_data(image.as_ptr().cast()) }
+    fn load(&self, configuration: &Configuration) -> Result<CUmodule, Error> {
+        self.images.load(configuration, |image| {
+            // SAFETY: the image is what NVRTC made: machine code, or PTX with its terminating zero.
+            unsafe { result::module::load_data(image.as_ptr().cast()) }
+                .during(|| format!("loading a compiled kernel on {self}"))
+        })
+    }
 }

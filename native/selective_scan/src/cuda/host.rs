@@ -3,18 +3,21 @@
 //! Pageable memory crosses the bus at a third of the speed of pinned memory. So inputs are copied piece by piece,
 //! by several threads, into pinned memory of the device's pool, each piece on its way while the next ones are
 //! copied; outputs come back in the same way. What lies in a [`PinnedBuffer`] already is not copied at all.
+//!
+//! Rows of the batch know nothing of one another in the forward pass. A large batch is cut in a few slices, and while
+//! one is scanned and its results come back, the next one is on its way: the bus carries both directions at a time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cudarc::driver::result;
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::buffers::{LaneGuard, PinnedBuffer, lock};
+use super::buffers::{PinnedBuffer, lock};
 use super::device::Device;
 use super::driver::{During, guarded};
 use super::launch::Pass;
-use crate::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
+use crate::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection};
 
 /// Bytes that are copied, and sent, at a time.
 const PIECE: usize = 512 << 10;
@@ -22,11 +25,26 @@ const PIECE: usize = 512 << 10;
 const HELPERS: usize = 7;
 /// Alignment of the tensors in device and staging memory.
 const ALIGNMENT: usize = 256;
+/// Slices of a batch at most, and bytes of x in the smallest: each costs launches and events, some ten microseconds.
+const SLICES: usize = 4;
+const SMALLEST_SLICE: usize = 256 << 10;
 
-/// A copy from one place of the host's memory to another.
+/// A copy into staging memory, or none of what the device reads where it is.
 struct Copy<'a> {
-    to: &'a mut [u8],
+    to: Option<&'a mut [u8]>,
     from: &'a [u8],
+}
+
+impl Copy<'_> {
+    fn run(&mut self) {
+        if let Some(to) = &mut self.to {
+            stage(to, self.from);
+        }
+    }
+
+    fn result(&self) -> &[u8] {
+        self.to.as_deref().unwrap_or(self.from)
+    }
 }
 
 /// Copies past the cache where the processor can: a device reads memory faster that no cache holds a newer copy of.
@@ -57,6 +75,7 @@ fn copy_in_order(
     mut arrived: impl FnMut(usize, &[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let count = copies.len();
+    let staged = copies.iter().filter(|copy| copy.to.is_some()).count();
     let done: Vec<AtomicBool> = (0..count).map(|_| AtomicBool::new(false)).collect();
     let copies: Vec<Mutex<Copy<'_>>> = copies.into_iter().map(Mutex::new).collect();
     let next = AtomicUsize::new(0);
@@ -64,14 +83,13 @@ fn copy_in_order(
     let run_one = || {
         let k = next.fetch_add(1, Ordering::Relaxed);
         if k < count {
-            let Copy { to, from } = &mut *lock(&copies[k]);
-            stage(to, from);
+            lock(&copies[k]).run();
             done[k].store(true, Ordering::Release);
         }
         k < count
     };
     rayon::in_place_scope(|scope| {
-        let helpers = HELPERS.min(rayon::current_num_threads()).min(count.saturating_sub(1));
+        let helpers = HELPERS.min(rayon::current_num_threads()).min(staged.saturating_sub(1));
         for _ in 0..helpers {
             scope.spawn(|_| while run_one() {});
         }
@@ -81,124 +99,166 @@ fn copy_in_order(
                     std::hint::spin_loop();
                 }
             }
-            arrived(k, lock(&copies[k]).to)?;
+            arrived(k, lock(&copies[k]).result())?;
         }
         Ok(())
     })
 }
 
-/// Deals out a range of memory, tensor by tensor.
-struct Dealer(usize);
-
-impl Dealer {
-    fn deal(&mut self, len: usize) -> usize {
-        let at = self.0;
-        self.0 += len.next_multiple_of(ALIGNMENT);
-        at
-    }
+/// Takes the first bytes of staging memory.
+fn carve<'a>(staging: &mut &'a mut [u8], len: usize) -> &'a mut [u8] {
+    let (piece, rest) = std::mem::take(staging).split_at_mut(len.next_multiple_of(ALIGNMENT));
+    *staging = rest;
+    &mut piece[..len]
 }
 
-/// A tensor of the host with its place in device memory and, unless it is pinned, in staging memory.
-struct Placed<T> {
-    bytes: T,
-    device: usize,
-    staging: Option<usize>,
+/// Where a tensor lies in device memory: its beginning, and how far it is from slice to slice.
+#[derive(Clone, Copy)]
+struct Place {
+    at: usize,
+    stride: usize,
 }
 
-/// Places tensors in device and staging memory.
-struct Placement<'a> {
-    owner: &'a Device,
-    device: Dealer,
-    staging: Dealer,
+/// An input, or a slice of one, on its way to the device.
+struct Incoming<'a> {
+    bytes: &'a [u8],
+    to: usize,
+    pinned: bool,
 }
 
-impl Placement<'_> {
-    fn place<T: AsRef<[u8]>>(&mut self, bytes: T) -> Placed<T> {
-        let len = bytes.as_ref().len();
-        Placed {
-            device: self.device.deal(len),
-            staging: (!self.owner.pools.is_pinned(bytes.as_ref())).then(|| self.staging.deal(len)),
-            bytes,
-        }
-    }
+/// An output, or a slice of one, on its way back.
+struct Outgoing<'a> {
+    bytes: &'a mut [u8],
+    from: usize,
+    pinned: bool,
 }
 
-/// A call under way.
+/// What the kernels of a slice wait for, and what they leave.
+#[derive(Default)]
+struct Slice<'a> {
+    incoming: Vec<Incoming<'a>>,
+    outgoing: Vec<Outgoing<'a>>,
+}
+
+/// A call: what crosses the bus, and the memory that takes.
 struct Call<'a> {
     device: &'a Device,
-    lane: LaneGuard<'a>,
-    staging: PinnedBuffer,
+    slices: Vec<Slice<'a>>,
+    device_bytes: usize,
+    staged_in: usize,
+    staged_out: usize,
 }
 
 impl<'a> Call<'a> {
-    fn begin(device: &'a Device, placement: &Placement<'_>) -> Result<Self, Error> {
-        Ok(Self {
-            staging: device.pools.pinned(placement.staging.0)?,
-            lane: device.pools.lane(placement.device.0)?,
-            device,
-        })
+    fn new(device: &'a Device, slices: usize) -> Self {
+        let slices = (0..slices).map(|_| Slice::default()).collect();
+        Self { device, slices, device_bytes: 0, staged_in: 0, staged_out: 0 }
     }
 
-    fn address(&self, at: usize) -> CUdeviceptr {
-        self.lane.address() + at as CUdeviceptr
+    fn deal(&mut self, len: usize) -> usize {
+        let at = self.device_bytes;
+        self.device_bytes += len.next_multiple_of(ALIGNMENT);
+        at
     }
 
-    /// Starts the inputs on their way to the device.
-    fn send(&mut self, inputs: &[&Placed<&[u8]>]) -> Result<(), Error> {
-        let device = self.device;
-        let (stream, base) = (self.lane.stream, self.lane.address());
-        let send = |to: CUdeviceptr, bytes: &[u8]| {
-            // SAFETY: the bytes are pinned, and stay as they are until the call has waited for its stream.
-            unsafe { result::memcpy_htod_async(to, bytes, stream) }
-                .during(|| format!("copying inputs to {device}"))
-        };
-        let mut addresses = Vec::new();
-        let mut copies = Vec::new();
-        let mut staging = Carver::new(&mut self.staging);
-        for input in inputs {
-            let address = base + input.device as CUdeviceptr;
-            let Some(at) = input.staging else {
-                send(address, input.bytes)?;
-                continue;
-            };
-            let staged = staging.carve(at, input.bytes.len());
-            for (number, (to, from)) in staged.chunks_mut(PIECE).zip(input.bytes.chunks(PIECE)).enumerate() {
-                addresses.push(address + (number * PIECE) as CUdeviceptr);
-                copies.push(Copy { to, from });
-            }
+    /// An input; where it has no axis of the batch, the first slice brings it for all.
+    fn input(&mut self, bytes: &'a [u8], by_rows: bool) -> Place {
+        let at = self.deal(bytes.len());
+        let pinned = self.device.pools.is_pinned(bytes);
+        let stride = if by_rows { bytes.len() / self.slices.len() } else { 0 };
+        let width = if by_rows { stride } else { bytes.len() };
+        for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks(width)).enumerate() {
+            self.staged_in += if pinned { 0 } else { width.next_multiple_of(ALIGNMENT) };
+            slice.incoming.push(Incoming { bytes, to: at + number * stride, pinned });
         }
-        copy_in_order(copies, |k, bytes| send(addresses[k], bytes))
+        Place { at, stride }
     }
 
-    /// Fetches the outputs and ends the call.
-    fn finish(mut self, outputs: Vec<Placed<&mut [u8]>>) -> Result<(), Error> {
-        let device = self.device;
-        let doing = || format!("running the scan on {device}");
-        let mut copies = Vec::new();
-        for output in outputs {
-            let address = self.address(output.device);
-            let Some(at) = output.staging else {
-                // SAFETY: the target is pinned, and borrowed until the call has waited for its stream.
-                unsafe { result::memcpy_dtoh_async(output.bytes, address, self.lane.stream) }
-                    .during(doing)?;
-                continue;
-            };
-            for (number, to) in output.bytes.chunks_mut(PIECE).enumerate() {
-                let at = at + number * PIECE;
-                let staged = &mut self.staging[at..][..to.len()];
-                let from = address + (number * PIECE) as CUdeviceptr;
-                // SAFETY: the staging memory is read only after the event below.
-                unsafe { result::memcpy_dtoh_async(staged, from, self.lane.stream) }.during(doing)?;
-                self.lane.record(copies.len()).during(doing)?;
-                copies.push((at, to));
-            }
+    /// An output, which has an axis of the batch wherever there are several slices.
+    fn output(&mut self, bytes: &'a mut [u8]) -> Place {
+        let at = self.deal(bytes.len());
+        let pinned = self.device.pools.is_pinned(bytes);
+        let stride = bytes.len() / self.slices.len();
+        for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks_mut(stride)).enumerate() {
+            self.staged_out += if pinned { 0 } else { stride.next_multiple_of(ALIGNMENT) };
+            slice.outgoing.push(Outgoing { bytes, from: at + number * stride, pinned });
         }
-        let (lane, staging) = (&self.lane, &self.staging);
-        let last = copies.len().saturating_sub(1);
+        Place { at, stride }
+    }
+
+    /// Carries the call out. `enqueue` puts the kernels of a slice on a stream; it is told where device memory begins.
+    fn run(
+        self,
+        mut enqueue: impl FnMut(CUstream, CUdeviceptr, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Self { device, slices, device_bytes, staged_in, staged_out } = self;
+        let sending = || format!("copying inputs to {device}");
+        let running = || format!("running the scan on {device}");
+        // The lane is dropped first, and waits for its streams then: whatever fails, nothing is still on its way when
+        // staging memory and what is borrowed go.
+        let mut staging = device.pools.pinned(staged_in + staged_out)?;
+        let mut lane = device.pools.lane(device_bytes)?;
+        let (stream, base) = (lane.stream, lane.address());
+        let overlapping = slices.len() > 1;
+        let inward = if overlapping { lane.inward } else { stream };
+
+        let (mut to_send, mut to_fetch) = staging.split_at_mut(staged_in);
+        let (mut copies, mut sent, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        for Slice { incoming, outgoing } in slices {
+            for Incoming { bytes, to, pinned } in incoming {
+                let width = if pinned { bytes.len() } else { PIECE };
+                for (number, from) in bytes.chunks(width).enumerate() {
+                    let staged = (!pinned).then(|| carve(&mut to_send, from.len()));
+                    copies.push(Copy { to: staged, from });
+                    sent.push((base + (to + number * width) as CUdeviceptr, None));
+                }
+            }
+            // With the last of a slice, the slice is there.
+            if let Some((_, completed)) = sent.last_mut() {
+                *completed = Some(results.len());
+            }
+            results.push(outgoing);
+        }
+
+        let mut events = 0;
+        let mut fetched = Vec::new();
+        copy_in_order(copies, |k, bytes| {
+            let (address, completed) = sent[k];
+            // SAFETY: the bytes are pinned, and stay as they are until the lane has waited for its streams.
+            unsafe { result::memcpy_htod_async(address, bytes, inward) }.during(sending)?;
+            let Some(slice) = completed else {
+                return Ok(());
+            };
+            if overlapping {
+                lane.record(events, inward).during(sending)?;
+                lane.hold(events).during(sending)?;
+                events += 1;
+            }
+            enqueue(stream, base, slice)?;
+            for Outgoing { bytes, from, pinned } in results[slice].drain(..) {
+                let width = if pinned { bytes.len() } else { PIECE };
+                for (number, to) in bytes.chunks_mut(width).enumerate() {
+                    let address = base + (from + number * width) as CUdeviceptr;
+                    if pinned {
+                        // SAFETY: the target is pinned, and borrowed until the lane has waited for its streams.
+                        unsafe { result::memcpy_dtoh_async(to, address, stream) }.during(running)?;
+                    } else {
+                        let staged = carve(&mut to_fetch, to.len());
+                        // SAFETY: the staging memory is read only after the event below.
+                        unsafe { result::memcpy_dtoh_async(staged, address, stream) }.during(running)?;
+                        lane.record(events, stream).during(running)?;
+                        fetched.push((events, &*staged, to));
+                        events += 1;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+
+        let last = fetched.len().saturating_sub(1);
         rayon::in_place_scope(|scope| {
-            for (number, (at, to)) in copies.into_iter().enumerate() {
-                lane.wait(number).during(doing)?;
-                let from = &staging[at..][..to.len()];
+            for (number, (event, from, to)) in fetched.into_iter().enumerate() {
+                lane.wait(event).during(running)?;
                 if number < last {
                     scope.spawn(move |_| to.copy_from_slice(from));
                 } else {
@@ -207,35 +267,32 @@ impl<'a> Call<'a> {
             }
             Ok(())
         })?;
-        self.lane.synchronize().during(doing)
+        lane.synchronize().during(running)
     }
 }
 
-/// Carves pieces that follow one another out of a range of memory.
-struct Carver<'a> {
-    rest: &'a mut [u8],
-    at: usize,
-}
-
-impl<'a> Carver<'a> {
-    fn new(rest: &'a mut [u8]) -> Self {
-        Self { rest, at: 0 }
-    }
-
-    /// `len` bytes from `at`, which lies behind all pieces carved before.
-    fn carve(&mut self, at: usize, len: usize) -> &'a mut [u8] {
-        let (_, rest) = std::mem::take(&mut self.rest).split_at_mut(at - self.at);
-        let (piece, rest) = rest.split_at_mut(len);
-        (self.rest, self.at) = (rest, at + len);
-        piece
+/// Whether a tensor has an axis of the batch.
+fn by_rows(problem: &Problem, name: &str) -> bool {
+    match name {
+        "a" | "d" | "dt_bias" => false,
+        "b" => problem.b != Projection::Constant,
+        "c" => problem.c != Projection::Constant,
+        _ => true,
     }
 }
 
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        // Before staging memory and borrowed memory go: whatever failed, nothing may still be on its way.
-        let _ = self.lane.synchronize();
-    }
+/// Into how many slices the batch is cut: equal ones, so that they share kernels, whose tensors lie as well in memory as
+/// the whole ones do.
+fn slices(problem: &Problem, inputs: &Inputs<&[u8]>, outputs: &Outputs<&mut [u8]>) -> usize {
+    let lengths = inputs.iter().map(|(name, bytes)| (name, bytes.len()));
+    let lengths = lengths.chain(outputs.iter().map(|(name, bytes)| (name, bytes.len())));
+    let rows: Vec<_> = lengths.filter(|(name, _)| by_rows(problem, name)).map(|(_, length)| length).collect();
+    let fits = |count: &usize| {
+        problem.batch.is_multiple_of(*count)
+            && inputs.x.len() / count >= SMALLEST_SLICE
+            && rows.iter().all(|length| (length / count).is_multiple_of(16))
+    };
+    (2..=SLICES).rev().find(fits).unwrap_or(1)
 }
 
 impl Device {
@@ -263,21 +320,23 @@ impl Device {
         }
         guarded(|| {
             self.make_current()?;
-            self.prepare(problem, Pass::Forward)?;
-            let mut placement = self.placement();
-            let inputs = inputs.map(|_, bytes| placement.place(bytes));
-            let outputs = outputs.map(|_, bytes| placement.place(bytes));
-            let workspace = placement.device.deal(self.workspace_bytes(problem, Pass::Forward));
-            let mut call = Call::begin(self, &placement)?;
-            let targets = outputs.as_ref().map(|_, output| call.address(output.device));
-            call.send(&inputs.iter().map(|(_, input)| input).collect::<Vec<_>>())?;
-            let sources = inputs.as_ref().map(|_, input| call.address(input.device));
-            let workspace = call.address(workspace);
-            // SAFETY: the addresses lie in the lane's memory, with the lengths checked above, and the lane is ours
-            // until the call has waited for its stream.
-            unsafe { self.enqueue_forward(call.lane.stream, problem, sources, targets, None, workspace)? };
-            let Outputs { y, final_state } = outputs;
-            call.finish([Some(y), final_state].into_iter().flatten().collect())
+            let slices = slices(problem, &inputs, &outputs);
+            let part = Problem { batch: problem.batch / slices, ..problem.clone() };
+            self.prepare(&part, Pass::Forward)?;
+            let mut call = Call::new(self, slices);
+            let sources = inputs.map(|name, bytes| call.input(bytes, by_rows(problem, name)));
+            let targets = outputs.map(|_, bytes| call.output(bytes));
+            let workspace = call.deal(self.workspace_bytes(&part, Pass::Forward));
+            call.run(|stream, base, slice| {
+                let address =
+                    |_: &str, place: &Place| base + (place.at + slice * place.stride) as CUdeviceptr;
+                let (sources, targets) = (sources.as_ref().map(address), targets.as_ref().map(address));
+                let workspace = base + workspace as CUdeviceptr;
+                // SAFETY: the addresses lie in the lane's memory, with the lengths checked above, and the lane is the
+                // call's until it has waited for its streams. Slices follow one another on the stream, and so share the
+                // workspace.
+                unsafe { self.enqueue_forward(stream, &part, sources, targets, None, workspace) }
+            })
         })
     }
 
@@ -299,28 +358,20 @@ impl Device {
         guarded(|| {
             self.make_current()?;
             self.prepare(problem, Pass::Backward)?;
-            let mut placement = self.placement();
-            let inputs = inputs.map(|_, bytes| placement.place(bytes));
-            let output_gradients = output_gradients.map(|_, bytes| placement.place(bytes));
-            let gradients = gradients.map(|_, bytes| placement.place(bytes));
-            let workspace = placement.device.deal(self.workspace_bytes(problem, Pass::Backward));
-            let mut call = Call::begin(self, &placement)?;
-            let targets = gradients.as_ref().map(|_, gradient| call.address(gradient.device));
-            let given = inputs.iter().chain(output_gradients.iter()).map(|(_, input)| input);
-            call.send(&given.collect::<Vec<_>>())?;
-            let sources = inputs.as_ref().map(|_, input| call.address(input.device));
-            let given = output_gradients.as_ref().map(|_, gradient| call.address(gradient.device));
-            let workspace = call.address(workspace);
-            let stream = call.lane.stream;
-            // SAFETY: as in the forward pass.
-            unsafe { self.enqueue_backward(stream, problem, sources, given, targets, None, workspace)? };
-            let Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state } = gradients;
-            let outputs = [Some(x), Some(dt), Some(a), Some(b), Some(c), d, z, dt_bias, initial_state];
-            call.finish(outputs.into_iter().flatten().collect())
+            // One slice: the gradients of what all rows share are sums over them.
+            let mut call = Call::new(self, 1);
+            let sources = inputs.map(|_, bytes| call.input(bytes, true));
+            let given = output_gradients.map(|_, bytes| call.input(bytes, true));
+            let targets = gradients.map(|_, bytes| call.output(bytes));
+            let workspace = call.deal(self.workspace_bytes(problem, Pass::Backward));
+            call.run(|stream, base, _| {
+                let address = |_: &str, place: &Place| base + place.at as CUdeviceptr;
+                let (sources, given) = (sources.as_ref().map(address), given.as_ref().map(address));
+                let targets = targets.as_ref().map(address);
+                let workspace = base + workspace as CUdeviceptr;
+                // SAFETY: as in the forward pass.
+                unsafe { self.enqueue_backward(stream, problem, sources, given, targets, None, workspace) }
+            })
         })
-    }
-
-    fn placement(&self) -> Placement<'_> {
-        Placement { owner: self, device: Dealer(0), staging: Dealer(0) }
     }
 }

@@ -248,6 +248,7 @@ impl Device {
     /// them, so that enqueueing it does neither.
     pub fn prepare(&self, problem: &Problem, pass: Pass) -> Result<(), Error> {
         self.make_current()?;
+        self.load_new(configurations(&self.properties(), problem, pass))?;
         match pass {
             Pass::Forward => {
                 let plan = self.properties().forward(problem);
@@ -261,24 +262,33 @@ impl Device {
     }
 }
 
-/// The configurations of all kernels that a problem can ask for, to compile them without a device.
-pub fn configurations(properties: &Properties, problem: &Problem) -> Vec<Configuration> {
-    let forward = properties.forward(problem);
-    let backward = properties.backward(problem);
+/// The configurations of the kernels of a pass, to compile them beforehand, or without a device.
+pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Configuration> {
     let of = |layout, unit| Configurations { problem, layout, unit, alignment: Alignment::ALLOCATED };
-    let forwards = of(forward.layout, forward.units.unit);
-    let backwards = of(backward.layout, backward.units.unit);
-    let tiles = backward.chunk.div_ceil(backward.layout.tile);
-    vec![
-        forwards.marks(),
-        forwards.forward(),
-        forwards.chunk_states(),
-        forwards.prefix(true, false),
-        backwards.summary(true, true),
-        backwards.summary(false, true),
-        backwards.prefix(true, true),
-        backwards.prefix(false, true),
-        backwards.backward(tiles),
-        backwards.reduce(),
-    ]
+    let (kernels, chunks, with_states, with_adjoints, mut needed) = match pass {
+        Pass::Forward => {
+            let plan = properties.forward(problem);
+            let kernels = of(plan.layout, plan.units.unit);
+            let needed = vec![kernels.forward()];
+            (kernels, plan.chunks, true, false, needed)
+        }
+        _ => {
+            let plan = properties.backward(problem);
+            let kernels = of(plan.layout, plan.units.unit);
+            let tiles = plan.chunk.div_ceil(plan.layout.tile);
+            let needed = vec![kernels.backward(tiles), kernels.reduce()];
+            (kernels, plan.chunks, pass == Pass::Backward, true, needed)
+        }
+    };
+    if chunks > 1 {
+        needed.push(match with_adjoints {
+            true => kernels.summary(with_states, with_adjoints),
+            false => kernels.chunk_states(),
+        });
+        needed.push(kernels.prefix(with_states, with_adjoints));
+    }
+    if problem.seq_idx {
+        needed.push(kernels.marks());
+    }
+    needed
 }

@@ -3,12 +3,12 @@
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rayon::prelude::*;
-use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, naive};
+use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection, naive};
 
 use crate::on_device::OnDevice;
 use crate::shapes::{block, problem};
 use crate::support::{Case, golden, random};
-use crate::{backward, forward};
+use crate::{backward, device, forward};
 
 const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::F16];
 
@@ -363,4 +363,34 @@ pub fn reverse(quick: bool) {
             close(case, "da", &got.a, &expected.a)
         },
     );
+}
+
+/// Batches that cross the bus in slices: of every kind of tensor, from and to either kind of memory.
+pub fn slices(_: bool) {
+    let packed = Problem { seq_idx: true, initial_state: true, ..block(8, 300, 256, 16) };
+    let constant = Problem { b: Projection::Constant, bidirectional: true, ..block(6, 400, 128, 16) };
+    let grouped =
+        Problem { c: Projection::PerFrame { groups: 4 }, reverse: true, ..problem(32, 60, 512, 16) };
+    let bf16 = Problem { element: ElementType::Bf16, ..block(4, 512, 512, 16) };
+    // Rows that do not begin at whole packs stay in one slice.
+    let odd = problem(8, 301, 255, 7);
+    let problems = [packed, constant, grouped, bf16, odd];
+    let cases = problems.into_iter().enumerate().map(|(seed, problem)| random::case(problem, seed as u64));
+    all(cases.collect(), |case: Case| {
+        let got = case.forward(forward);
+        check_forward(&case, &got)?;
+        let pinned = |bytes: &[u8]| {
+            let mut buffer = device().host_buffer(bytes.len()).unwrap();
+            buffer.copy_from_slice(bytes);
+            buffer
+        };
+        let inputs = case.inputs().map(|_, bytes| pinned(bytes));
+        let mut y = pinned(&vec![0xff; case.problem.bytes("y")]);
+        let outputs = Outputs { y: &mut y[..], final_state: None };
+        forward(&case.problem, inputs.as_ref().map(|_, buffer| &buffer[..]), outputs).unwrap();
+        match naive::decode(case.problem.element, &y) == got.y {
+            true => Ok(()),
+            false => Err(format!("pinned memory gives other numbers: {case:?}")),
+        }
+    });
 }

@@ -7,7 +7,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod compilation;
 mod correctness;
+mod figures;
+mod machine;
 mod on_device;
 mod record;
 mod robustness;
@@ -57,11 +60,13 @@ const TESTS: &[Test] = &[
     ("steps", true, correctness::steps),
     ("packed rows", true, correctness::packed),
     ("reverse", true, correctness::reverse),
+    ("slices of a batch", false, correctness::slices),
     ("same bits twice", false, robustness::same_bits),
     ("in place", true, robustness::in_place),
     ("many threads", false, robustness::many_threads),
     ("not a number", true, robustness::not_a_number),
     ("memory of the backward pass", true, robustness::memory),
+    ("first calls", false, compilation::first_calls_in_time),
 ];
 
 fn main() {
@@ -75,11 +80,14 @@ fn main() {
         println!("SKIPPED: the GPU tests need a GPU: {error}");
         return;
     }
+    if arguments.iter().any(|argument| argument == "--first-calls") {
+        return compilation::first_calls();
+    }
     println!("{:?}", device().info());
 
     let only = only.map_or("", String::as_str);
     if arguments.iter().any(|argument| argument == "--figures") {
-        timing::figures(only);
+        figures::figures(only);
         return;
     }
 
@@ -105,7 +113,7 @@ fn main() {
         assert!(failed.is_empty(), "failed: {failed:?}");
         return;
     }
-    let figures = timing::figures("");
+    let figures = figures::figures("");
     assert!(failed.is_empty(), "failed: {failed:?}");
     if let Some(file) = std::env::var_os("EXPHIL_GPU_RECORD") {
         std::fs::write(file, record::record(&passed, &figures)).expect("the record can be written");

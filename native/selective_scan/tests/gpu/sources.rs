@@ -19,14 +19,18 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("src/cuda/arguments.rs", include_str!("../../src/cuda/arguments.rs")),
     ("src/cuda/backward.rs", include_str!("../../src/cuda/backward.rs")),
     ("src/cuda/buffers.rs", include_str!("../../src/cuda/buffers.rs")),
+    ("src/cuda/cache.rs", include_str!("../../src/cuda/cache.rs")),
     ("src/cuda/compile.rs", include_str!("../../src/cuda/compile.rs")),
     ("src/cuda/device.rs", include_str!("../../src/cuda/device.rs")),
     ("src/cuda/driver.rs", include_str!("../../src/cuda/driver.rs")),
     ("src/cuda/forward.rs", include_str!("../../src/cuda/forward.rs")),
     ("src/cuda/host.rs", include_str!("../../src/cuda/host.rs")),
+    ("src/cuda/images.rs", include_str!("../../src/cuda/images.rs")),
     ("src/cuda/in_place.rs", include_str!("../../src/cuda/in_place.rs")),
     ("src/cuda/launch.rs", include_str!("../../src/cuda/launch.rs")),
     ("src/cuda/mod.rs", include_str!("../../src/cuda/mod.rs")),
+    ("src/cuda/nvrtc.rs", include_str!("../../src/cuda/nvrtc.rs")),
+    ("src/cuda/packed.rs", include_str!("../../src/cuda/packed.rs")),
     ("src/cuda/policy.rs", include_str!("../../src/cuda/policy.rs")),
 ];
 

@@ -3,6 +3,7 @@
 
 pub mod golden;
 pub mod random;
+pub mod registry;
 pub mod time;
 
 use selective_scan::naive::{decode, element_of};

@@ -1,0 +1,88 @@
+//! The kernels that are packed: PTX of the common ones, for machines that have a driver and no NVRTC.
+//!
+//! `make ptx` writes the pack into priv/ (examples/pack_kernels.rs has the list of what is common). The driver translates
+//! PTX for whatever device it finds, so one text serves every device from the oldest on. Texts are compressed one by one,
+//! for a call needs a handful of hundreds: by zlib's format, whose checksum shows a torn file, in miniz_oxide, which is
+//! small, without unsafe code, and what the standard library itself unpacks with.
+//!
+//! The file: [`MAGIC`], the number of kernels, then for each its key, where its text begins, the length of that
+//! compressed and the length of the text, all in eight little-endian bytes; then the texts.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use miniz_oxide::deflate::compress_to_vec_zlib;
+use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
+
+use super::compile::{Configuration, Key, Target};
+
+const MAGIC: &[u8; 8] = b"exphil01";
+const KEY: usize = size_of::<Key>();
+const ENTRY: usize = KEY + 3 * 8;
+/// The best that miniz_oxide does.
+const LEVEL: u8 = 10;
+/// The oldest architecture that NVRTC 12 and 13 both compile for.
+pub const TARGET: Target = Target::Ptx(75);
+
+static PACK: OnceLock<PathBuf> = OnceLock::new();
+
+/// Names the pack. The first name counts; the environment variable EXPHIL_KERNELS goes before it.
+pub fn use_packed_kernels(file: &Path) {
+    PACK.get_or_init(|| file.to_owned());
+}
+
+/// The pack that this process was told of.
+pub(super) fn told_of() -> Option<PathBuf> {
+    std::env::var_os("EXPHIL_KERNELS").map(PathBuf::from).or_else(|| PACK.get().cloned())
+}
+
+/// A kernel's image in a pack; none where the file is not there, is not whole, or lacks the kernel.
+pub fn unpack(file: &Path, configuration: &Configuration) -> Option<Vec<u8>> {
+    let mut file = File::open(file).ok()?;
+    let mut head = [0; 16];
+    file.read_exact(&mut head).ok()?;
+    let (magic, count) = head.split_at(8);
+    if magic != MAGIC {
+        return None;
+    }
+    let entries = file.metadata().ok()?.len() / ENTRY as u64;
+    let count = number(count)?;
+    if count > entries {
+        return None;
+    }
+    let mut index = vec![0; count as usize * ENTRY];
+    file.read_exact(&mut index).ok()?;
+    let key = configuration.key(TARGET);
+    let entry = index.chunks_exact(ENTRY).find(|entry| entry[..KEY] == key)?;
+    let [at, compressed, length] = [0, 1, 2].map(|k| number(&entry[KEY + 8 * k..][..8]));
+    file.seek(SeekFrom::Start(at?)).ok()?;
+    let mut text = Vec::new();
+    file.take(compressed?).read_to_end(&mut text).ok()?;
+    decompress_to_vec_zlib_with_limit(&text, length? as usize).ok()
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// Writes a pack of kernels, each compiled for [`TARGET`].
+pub fn pack(file: &Path, kernels: &[(Configuration, Vec<u8>)]) -> io::Result<()> {
+    let first = MAGIC.len() + 8 + kernels.len() * ENTRY;
+    let mut index = Vec::new();
+    let mut texts = Vec::new();
+    for (configuration, text) in kernels {
+        let compressed = compress_to_vec_zlib(text, LEVEL);
+        index.extend(configuration.key(TARGET));
+        for number in [first + texts.len(), compressed.len(), text.len()] {
+            index.extend((number as u64).to_le_bytes());
+        }
+        texts.extend(compressed);
+    }
+    let mut out = File::create(file)?;
+    out.write_all(MAGIC)?;
+    out.write_all(&(kernels.len() as u64).to_le_bytes())?;
+    out.write_all(&index)?;
+    out.write_all(&texts)
+}

@@ -1,0 +1,86 @@
+//! The first call of a problem: its kernels compiled, from the disk, or packed; each in a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use selective_scan::cuda::Pass;
+use selective_scan::{ElementType, Problem};
+
+use crate::correctness::check;
+use crate::device;
+use crate::shapes::{block, problem};
+use crate::support::random;
+
+/// Allowed for all kernels of a pass on two cores.
+const COMPILED_MS: f64 = 1000.0;
+const FROM_DISK_MS: f64 = 30.0;
+
+/// What the other process does: a problem is prepared for, with the time that takes, and scanned.
+pub fn first_calls() {
+    // The context is not the kernels' affair.
+    device().host_buffer(1).unwrap();
+    let bf16 = Problem { element: ElementType::Bf16, ..problem(4, 197, 768, 16) };
+    let step = Problem { seq: 1, initial_state: true, ..block(1, 1, 512, 16) };
+    for problem in [block(32, 60, 512, 16), bf16, step] {
+        for pass in [Pass::Forward, Pass::Backward] {
+            let started = Instant::now();
+            device().prepare(&problem, pass).unwrap_or_else(|error| panic!("{error}"));
+            println!("{pass:?} {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
+        }
+        check(&random::case(problem, 1)).unwrap();
+    }
+}
+
+/// The times that a process with this environment needed, or what it died of.
+fn times(environment: &[(&str, &Path)]) -> Result<Vec<f64>, String> {
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    // As on a machine of two cores.
+    process.arg("--first-calls").env("RAYON_NUM_THREADS", "2").envs(environment.iter().copied());
+    let output = process.output().unwrap();
+    let words = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let time = |line: &str| line.strip_suffix(" ms")?.rsplit(' ').next()?.parse().ok();
+    let times: Vec<f64> = words.lines().filter_map(time).collect();
+    assert_eq!(times.len(), 6, "{words}");
+    Ok(times)
+}
+
+fn most(times: &[f64]) -> f64 {
+    times.iter().copied().fold(0.0, f64::max)
+}
+
+/// The pack that EXPHIL_KERNELS names, else the repository's.
+fn pack() -> PathBuf {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../../priv/kernels.pack");
+    std::env::var_os("EXPHIL_KERNELS").map_or_else(|| own.into(), PathBuf::from)
+}
+
+pub fn first_calls_in_time(_: bool) {
+    let folder = std::env::temp_dir().join(format!("exphil_native_first_{}", std::process::id()));
+    let pack = pack();
+    assert!(pack.exists(), "{} is not there: `make ptx` packs it, EXPHIL_KERNELS names it", pack.display());
+    let (none, empty) = (Path::new("none"), folder.join("empty"));
+
+    let compiled = times(&[("XDG_CACHE_HOME", &folder)]).unwrap();
+    let from_disk = times(&[("XDG_CACHE_HOME", &folder)]).unwrap();
+    let hidden = times(&[("XDG_CACHE_HOME", &folder), ("EXPHIL_NVRTC", none)]).unwrap();
+    let packed =
+        times(&[("XDG_CACHE_HOME", &empty), ("EXPHIL_NVRTC", none), ("EXPHIL_KERNELS", &pack)]).unwrap();
+    println!(
+        "kernels of a pass in ms: compiled {compiled:.0?}, from the disk {from_disk:.1?}, packed {packed:.0?}"
+    );
+
+    let nothing = times(&[("XDG_CACHE_HOME", &empty), ("EXPHIL_NVRTC", none), ("EXPHIL_KERNELS", &empty)]);
+    let words = nothing.unwrap_err();
+    assert!(
+        words.contains("EXPHIL_NVRTC=none") && words.contains("has no kernel for this problem"),
+        "{words}"
+    );
+
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(most(&compiled) < COMPILED_MS, "compiled: {compiled:?}");
+    assert!(most(&from_disk) < FROM_DISK_MS && most(&hidden) < FROM_DISK_MS, "{from_disk:?} {hidden:?}");
+}

@@ -1,0 +1,54 @@
+//! The figures that a record has in it.
+
+use selective_scan::Problem;
+
+use crate::support::registry::Registry;
+use crate::timing::{host_calls, kernels};
+
+/// One measured time.
+pub struct Figure {
+    what: String,
+    shape: String,
+    microseconds: f64,
+}
+
+impl Figure {
+    /// As a JSON object.
+    pub fn json(&self) -> String {
+        let Self { what, shape, microseconds } = self;
+        format!("{{\"what\": {what:?}, \"shape\": {shape:?}, \"microseconds\": {microseconds:.1}}}")
+    }
+}
+
+fn describe(name: &str, problem: &Problem) -> String {
+    let Problem { batch, seq, dim, state, element, .. } = problem;
+    format!("{name} {batch}x{seq}x{dim}, state {state}, {element}")
+}
+
+/// All figures of shapes that have the word `only` in their description, printed as they come: kernels of the variants
+/// that every shape has, and calls of the shapes that are played.
+pub fn figures(only: &str) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let mut add = |what: String, shape: &str, microseconds: f64| {
+        println!("{microseconds:10.1} µs  {what:36} {shape}");
+        figures.push(Figure { what, shape: shape.to_owned(), microseconds });
+    };
+    let registry = Registry::read();
+    for (shape, variant, problem) in registry.problems() {
+        let name = describe(&shape.name, &problem);
+        if variant.shapes.is_none() && name.contains(only) {
+            for (pass, microseconds) in kernels(&problem) {
+                add(format!("kernels, {pass}"), &name, microseconds);
+            }
+        }
+    }
+    for shape in registry.shapes.iter().filter(|shape| shape.seq == 60) {
+        let name = describe(&shape.name, &shape.problem());
+        if name.contains(only) {
+            for (way, microseconds) in host_calls(&shape.problem()) {
+                add(format!("call, {way}"), &name, microseconds);
+            }
+        }
+    }
+    figures
+}

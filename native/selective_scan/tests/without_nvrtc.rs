@@ -1,0 +1,94 @@
+//! Where NVRTC is not there, kernels come from the disk or from the pack. A process of its own, because NVRTC is hidden
+//! from all of it. That packed kernels also run is for a GPU to show: tests/gpu/compilation.rs.
+
+#[path = "gpu/shapes.rs"]
+mod shapes;
+
+use selective_scan::Error;
+use selective_scan::cuda::compile::Configuration;
+use selective_scan::cuda::images::Images;
+use selective_scan::cuda::nvrtc::Compiler;
+use selective_scan::cuda::packed::{TARGET, pack, unpack};
+use selective_scan::cuda::policy::Properties;
+use selective_scan::cuda::{Pass, configurations};
+use shapes::{block, problem};
+
+fn bytes(images: &Images, kernel: &Configuration) -> Result<Vec<u8>, Error> {
+    images.load(kernel, |image| Ok(image.to_vec()))
+}
+
+fn reason(error: Error) -> String {
+    match error {
+        Error::Unavailable { backend: "cuda", reason, remedy } => {
+            assert!(!remedy.is_empty());
+            reason
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn kernels_come_from_the_disk_or_from_the_pack() {
+    let folder = std::env::temp_dir().join(format!("exphil_native_pack_{}", std::process::id()));
+    let (cache, file) = (folder.join("cache"), folder.join("kernels.pack"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let properties = Properties {
+        architecture: 90,
+        multiprocessors: 132,
+        shared_per_block: 227 << 10,
+        shared_per_multiprocessor: 228 << 10,
+    };
+    let kernel = |problem| configurations(&properties, &problem, Pass::Forward)[0];
+    let (packed, cached) = (kernel(problem(32, 60, 512, 16)), kernel(block(32, 60, 512, 16)));
+
+    // What is on disk was compiled in better days.
+    let compiled = match Compiler::find() {
+        Ok(compiler) => {
+            let images = Images::at(90, Some(cache.clone()), None);
+            let text = compiler.compile(&packed, TARGET).unwrap();
+            assert!(text.starts_with(b"//") && text.ends_with(b"\0"), "PTX with its terminating zero");
+            pack(&file, &[(packed, text.clone())]).unwrap();
+            Some((bytes(&images, &cached).unwrap(), text))
+        }
+        Err(_) => {
+            println!("SKIPPED: there is no NVRTC to compile what is to be packed: its text is made up");
+            pack(&file, &[(packed, b"text".to_vec())]).unwrap();
+            None
+        }
+    };
+    // SAFETY: this is the only test of its process, and no other thread reads the environment.
+    unsafe { std::env::set_var("EXPHIL_NVRTC", "none") };
+    assert!(reason(Compiler::find().unwrap_err()).contains("EXPHIL_NVRTC=none"));
+
+    let images = Images::at(90, Some(cache.clone()), Some(file.clone()));
+    let text = bytes(&images, &packed).unwrap();
+    match compiled {
+        Some((image, expected)) => {
+            assert!(bytes(&images, &cached).unwrap() == image, "from the disk");
+            assert!(text == expected, "from the pack");
+        }
+        None => assert_eq!(text, b"text"),
+    }
+
+    // Neither here nor there: the reason has both, and what to do.
+    let images = Images::at(90, None, Some(file.clone()));
+    let words = reason(bytes(&images, &cached).unwrap_err());
+    assert!(
+        words.contains("EXPHIL_NVRTC=none") && words.contains("has no kernel for this problem"),
+        "{words}"
+    );
+    let words = reason(bytes(&Images::at(90, None, None), &packed).unwrap_err());
+    assert!(words.contains("no packed kernels are there"), "{words}");
+
+    // A pack that is torn has no kernels.
+    let whole = std::fs::read(&file).unwrap();
+    for length in [0, 7, 15, 40, whole.len() - 1] {
+        std::fs::write(&file, &whole[..length]).unwrap();
+        assert!(unpack(&file, &packed).is_none(), "{length} bytes of {}", whole.len());
+    }
+    let mut other = whole.clone();
+    other[0] ^= 1;
+    std::fs::write(&file, &other).unwrap();
+    assert!(unpack(&file, &packed).is_none());
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,73 @@
+defmodule ExPhil.Native.SelectiveScan.WarmupTest do
+  use ExUnit.Case, async: true
+
+  alias ExPhil.Native.SelectiveScan
+
+  @sizes [x: {2, 7, 6}, a: {6, 4}]
+  @all [d: true, z: true, dt_bias: true, initial_state: true]
+
+  defp warmup(opts), do: SelectiveScan.warmup(@sizes ++ opts)
+
+  test "makes ready for every kind of call" do
+    for for <- [[:scan], [:step], [:backward], [:scan, :step, :backward]], type <- [:f32, :bf16, {:f, 64}] do
+      assert warmup(for: for, type: type, backend: :cpu) == :ok
+      assert warmup(@all ++ [for: for, type: type, dt_softplus: true, dt_limit: {0.0, 1.0}, backend: :cpu]) == :ok
+    end
+
+    assert warmup(seq_idx: true, bidirectional: true, method: :poly) == :ok
+    assert warmup(d: {6}, z: {2, 7, 6}, initial_state: {2, 6, 4}, seq_idx: {2, 7}) == :ok
+  end
+
+  test "knows groups, constants and complex numbers" do
+    for both <- [[:scan, :step, :backward]] do
+      assert warmup(b: {2, 7, 3, 4}, c: {6, 4}, for: both) == :ok
+      complex = [x: {2, 7, 6}, a: {6, 4, 2}, for: both]
+      assert SelectiveScan.warmup(complex) == :ok
+      assert SelectiveScan.warmup([b: {6, 4, 2}, c: {2, 7, 3, 4, 2}] ++ @all ++ complex) == :ok
+    end
+  end
+
+  test "is as strict as the calls are" do
+    for {opts, words} <- [
+          {[x: {2, 6}], "expected x to be {batch, seq, dim}, got: {2, 6}"},
+          {[a: {6, 0}], "expected a to be {dim, state} or {dim, state, 2}, got: {6, 0}"},
+          {[a: {5, 4}], "expected a to have shape {6, state}"},
+          {[b: {2, 7, 5}], "expected b to have shape {2, 7, 4}"},
+          {[d: :yes], "expected d to be true or a shape, got: :yes"},
+          {[z: {2, 7, 5}], "expected z to have shape {2, 7, 6}"},
+          {[type: :s32], "expected x to have type f32, bf16, f16 or f64"},
+          {[type: :f8], "expected a type such as {:f, 32} or :f32"},
+          {[for: :scan], "expected for to be a list of :scan, :step, :backward, got: :scan"},
+          {[for: []], "expected for to be a list of"},
+          {[method: :zho], "expected method to be one of :zoh"},
+          {[dt: {2, 7, 6}], "expected options to be among"},
+          {[dy: true], "expected options to be among"},
+          {[seq_idx: true, for: [:step]], "expected seq_idx to be absent in a step"},
+          {[backend: :gpu], "expected backend to be one of :auto"}
+        ] do
+      error = assert_raise ArgumentError, fn -> SelectiveScan.warmup(Keyword.merge(@sizes, opts)) end
+      assert error.message =~ words
+    end
+
+    assert_raise ArgumentError, ~r/expected options to be a keyword list/, fn -> SelectiveScan.warmup(%{}) end
+  end
+
+  @tag :nx
+  test "knows the Nx backend" do
+    assert warmup(@all ++ [for: [:scan, :step, :backward], backend: :nx, algorithm: :sequential]) == :ok
+  end
+
+  @tag :no_cuda
+  test "a backend that cannot run says why" do
+    assert_raise ExPhil.Native.Error, ~r/the cuda backend cannot run/, fn -> warmup(backend: :cuda) end
+  end
+
+  @tag :cuda
+  test "the first call after it compiles nothing" do
+    # Sizes of its own: whatever other tests have loaded, these kernels are new.
+    opts = [x: {3, 61, 72}, a: {72, 16}, method: :highorder, dt_limit: {0.0, 1.0}, backend: :cuda]
+    microseconds = fn -> elem(:timer.tc(fn -> SelectiveScan.warmup(opts) end), 0) end
+    first = microseconds.()
+    assert microseconds.() < max(div(first, 5), 20_000)
+  end
+end
