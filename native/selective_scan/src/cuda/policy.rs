@@ -580,13 +580,18 @@ impl Configurations<'_> {
 
     /// forward.cu.
     pub fn forward(&self) -> Configuration {
+        let walking = self.walking(Program::Forward);
+        // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word.
+        let Layout { lanes, tile, .. } = self.layout;
+        let vector = walking.vector.min((tile / lanes / 2).max(1));
         Configuration {
             has_d: self.problem.d,
+            vector,
             pipelined: !is_heavy(self.problem),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             unroll: 1,
             shared_bytes: forward_bytes(self.problem, &self.layout),
-            ..self.walking(Program::Forward)
+            ..walking
         }
     }
 
