@@ -2,7 +2,7 @@
 // field by field.
 //
 // Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
-// `chunks` of `chunk` frames. A pass covers the states first_state … first_state + SLOTS − 1 in one direction;
+// `chunks` of `chunk` frames; the backward pass also in `segments` of whole chunks. A pass covers the states first_state … first_state + SLOTS − 1 in one direction;
 // where there are several passes, sums over the states are carried from pass to pass in Real.
 
 struct Arguments {
@@ -37,7 +37,7 @@ struct Arguments {
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
-  State* boundary_adjoints;  // {batch, chunks, dim, SLOTS}: the state's gradient after each chunk
+  State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk
   State* decays;             // {batch, chunks, dim, SLOTS}: the product of a over each chunk, where that is not by ΣΔ
@@ -45,15 +45,15 @@ struct Arguments {
   Real* dx_sum;
   Real* ddt_sum;
   Real* dz_sum;
-  Real* db_parts;            // {piece_count, rows_per_block, chunk, blocks of channels, SLOTS}: dB, summed over
-                             // the channels of a block
+  Real* db_parts;            // {batch, segments, piece_frames, blocks of channels, SLOTS}: dB, summed over the
+                             // channels of a block
   Real* dc_parts;            // the same of C
   Real* db_sum;              // dB of one direction while the other is missing; so dc_sum
   Real* dc_sum;
-  State* da_parts;           // {row blocks, chunks, dim, SLOTS}
+  State* da_parts;           // {row blocks, segments, dim, SLOTS}
   State* db_constant_parts;  // the same of constant B
   State* dc_constant_parts;  // the same of constant C
-  Real* dd_parts;            // {row blocks, chunks, dim}
+  Real* dd_parts;            // {row blocks, segments, dim}
   Real* ddt_bias_parts;      // the same of dt_bias
   State* db_constant;        // {dim, state}: gradient of constant B, before it is rounded
   State* dc_constant;        // the same of constant C
@@ -69,8 +69,10 @@ struct Arguments {
   i64 units;                // in dim
   i64 blocks_per_unit;      // blocks (of CHANNELS channels) in a unit
   i64 rows_per_block;       // batch rows that one thread block of the backward pass walks in turn
-  i64 piece_first;          // the first and the number of the {row blocks, chunks} that a launch of the
-  i64 piece_count;          // backward pass covers
+  i64 segment;              // frames of a segment: segments are walked side by side by the backward pass
+  i64 segments;             // in a row
+  i64 piece_first;          // the first and the number of the frames of every segment that a launch of the
+  i64 piece_frames;         // backward pass covers
   i64 first_state;
   i64 chunk;
   i64 chunks;

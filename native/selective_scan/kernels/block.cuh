@@ -1,11 +1,13 @@
 // A thread block: its place in the problem, the states of its threads, and accesses to memory.
 //
-// A block has CHANNELS neighbouring channels of one batch row, in LANES threads each; a thread holds STATES states
-// of its channel in registers, so that a pass covers SLOTS = LANES · STATES states.
+// A block has CHANNELS neighbouring channels of one batch row. LANES threads hold STATES states each of a channel, so
+// that a pass covers SLOTS = LANES · STATES states. THREADS: LANES a channel, unless a kernel says otherwise before.
 //
 // A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY, USE_Z before it includes this.
 
+#ifndef THREADS
 #define THREADS (CHANNELS * LANES)
+#endif
 #define SLOTS (LANES * STATES)
 #define SLOT_WIDTH (SLOTS * COMPONENTS)
 #define HAS_SLOPE (SOFTPLUS || LIMIT)
@@ -72,31 +74,14 @@ __device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args
 
 // --- States -------------------------------------------------------------------------------------------------
 
-// States are dealt to the lanes in packs of up to 16 bytes, so that the lanes of a channel read neighbouring packs.
+// Neighbouring lanes of a channel have neighbouring packs of up to 16 bytes.
 constexpr int PACK = sizeof(State) <= 4 && STATES % 4 == 0 ? 4 : sizeof(State) <= 8 && STATES % 2 == 0 ? 2 : 1;
 
-struct alignas(PACK * sizeof(State)) StatePack {
-  State states[PACK];
-};
-
 __device__ __forceinline__ int slot_of(int lane, int s) { return (s / PACK) * (LANES * PACK) + lane * PACK + s % PACK; }
-__device__ __forceinline__ int lane_of(int slot) { return slot / PACK % LANES; }
-__device__ __forceinline__ int state_of(int slot) { return slot / (LANES * PACK) * PACK + slot % PACK; }
 
 __device__ __forceinline__ int states_here(const Arguments& args) {
   i64 left = args.state - args.first_state;
   return left < SLOTS ? (int)left : SLOTS;
-}
-
-// A row of SLOTS states in shared memory.
-__device__ __forceinline__ void load_slots(State (&states)[STATES], const Real* row, int lane) {
-  const StatePack* packs = reinterpret_cast<const StatePack*>(row) + lane;
-#pragma unroll
-  for (int p = 0; p < STATES / PACK; p++) {
-    StatePack pack = packs[p * LANES];
-#pragma unroll
-    for (int k = 0; k < PACK; k++) states[p * PACK + k] = pack.states[k];
-  }
 }
 
 // The states of this pass from a row in global memory; zero beyond the last.
@@ -116,23 +101,21 @@ __device__ __forceinline__ void store_states(const State (&states)[STATES], Stat
   }
 }
 
-// A constant projection: {dim, state} elements, held in registers.
+// A constant projection: {dim, state} elements.
+__device__ __forceinline__ State constant_at(const Element* projection, i64 at) {
+#if COMPLEX
+  return {to_real(projection[2 * at]), to_real(projection[2 * at + 1])};
+#else
+  return to_real(projection[at]);
+#endif
+}
+
 __device__ __forceinline__ void load_constant(State (&states)[STATES], const Element* row, int count, int lane) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     int slot = slot_of(lane, s);
-#if COMPLEX
-    states[s] = slot < count ? State{to_real(row[2 * slot]), to_real(row[2 * slot + 1])} : to_state(0);
-#else
-    states[s] = slot < count ? to_real(row[slot]) : to_state(0);
-#endif
+    states[s] = slot < count ? constant_at(row, slot) : to_state(0);
   }
-}
-
-__device__ __forceinline__ Real sum_over_lanes(Real value) {
-#pragma unroll
-  for (int step = LANES / 2; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
-  return value;
 }
 
 // --- Accesses -----------------------------------------------------------------------------------------------
