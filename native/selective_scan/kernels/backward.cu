@@ -46,7 +46,6 @@
 #define SUM_ROWS (PAIR * VALUES * LANES)
 #define PROJECTION_ROWS ((TILE_B + TILE_C) * SLOT_WIDTH)
 #define SCRATCH_ROWS (SUM_ROWS > PROJECTION_ROWS ? SUM_ROWS : PROJECTION_ROWS)
-#define OPERANDS_ALIGN(...) alignas(16) __VA_ARGS__
 
 static_assert(SPAN * TIME_LANES == TILE && SPAN % PER_16_BYTES == 0 && TILE <= 32, "a tile is a warp's, its marks are a word");
 static_assert(CHANNELS_EACH * WARPS == CHANNELS && CHANNELS_EACH % PAIR == 0, "warps have equally many channels");
@@ -335,6 +334,14 @@ __device__ __forceinline__ void set_constant([[maybe_unused]] Frames& values, [[
   }
 }
 
+__device__ __forceinline__ void clear(Frames& values) {
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+#pragma unroll
+    for (int f = 0; f < SPAN; f++) values[s][f] = to_state(0);
+  }
+}
+
 // The decays of a thread's frames, and their product.
 struct Decays {
   State a[STATES], each[STATES][SPAN], product[STATES];
@@ -558,11 +565,11 @@ __device__ __forceinline__ void walk_channel(Shared& shared, Sums& sums, Project
                                              const Thread& thread, const Marks& marks, int tile, int row) {
 #if B_CONSTANT
   set_constant(projections.b, shared.b_constant[row], thread);
-  set_constant(db, {}, thread);
+  clear(db);
 #endif
 #if C_CONSTANT
   set_constant(projections.c, shared.c_constant[row], thread);
-  set_constant(dc, {}, thread);
+  clear(dc);
 #endif
   Real delta[SPAN], x[SPAN], dy[SPAN];
   load_reals(delta, &shared.delta[row][thread.first]);
@@ -642,11 +649,11 @@ __device__ __forceinline__ void walk_tile(Shared& shared, const Thread& thread, 
   Frames db, dc;
 #if TILE_B
   load_projection(projections.b, shared.b, thread);
-  set_constant(db, {}, thread);
+  clear(db);
 #endif
 #if TILE_C
   load_projection(projections.c, shared.c, thread);
-  set_constant(dc, {}, thread);
+  clear(dc);
 #endif
   Real(*scratch)[PITCH] = shared.scratch[thread.warp];
 #pragma unroll 1
