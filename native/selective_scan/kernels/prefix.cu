@@ -2,7 +2,7 @@
 //
 // `boundary_states` holds the end state of each chunk from zero; after this, the state before each chunk.
 // `boundary_adjoints` holds what each chunk adds to the gradient before it; after this, the gradient after each
-// chunk. One thread a state; AHEAD chunks are read before they are used, so that their latencies overlap.
+// chunk: there, the chunks are the segments of backward.cu. One thread a state; AHEAD chunks are read before they are used, so that their latencies overlap.
 
 #include "number.cuh"
 #include "discretize.cuh"

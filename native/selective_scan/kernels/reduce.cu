@@ -22,10 +22,9 @@ struct Component {
 __device__ __forceinline__ bool find_component(const Arguments& args, Component& component, i64 groups, i64 index) {
   const int column = (int)(index % SLOT_WIDTH);
   const i64 group = index / SLOT_WIDTH % groups, row_of_parts = index / SLOT_WIDTH / groups;
-  const i64 i_in_chunk = row_of_parts % args.chunk, in_piece = row_of_parts / args.chunk / args.rows_per_block;
-  const i64 block = args.piece_first + in_piece, i = block % args.chunks * args.chunk + i_in_chunk;
-  const i64 row = block / args.chunks * args.rows_per_block + row_of_parts / args.chunk % args.rows_per_block;
-  if (i >= args.seq || row >= args.batch || args.first_state + column / COMPONENTS >= args.state) return false;
+  const i64 in_segment = args.piece_first + row_of_parts % args.piece_frames, segments = row_of_parts / args.piece_frames;
+  const i64 row = segments / args.segments, i = segments % args.segments * args.segment + in_segment;
+  if (in_segment >= args.segment || i >= args.seq || args.first_state + column / COMPONENTS >= args.state) return false;
   const i64 contributions = args.units * args.blocks_per_unit;
   component.parts += (row_of_parts * contributions + group * (contributions / groups)) * SLOT_WIDTH + column;
   const i64 frame = row * args.seq + (args.reverse ? args.seq - 1 - i : i);
@@ -41,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const 
   const i64 warp = (block_index() * 256 + threadIdx.x) / 32;
   const int slice = threadIdx.x % 32 / 8;
   i64 index = warp * 8 + threadIdx.x % 8;
-  const i64 rows = args.piece_count * args.rows_per_block * args.chunk * SLOT_WIDTH;
+  const i64 rows = args.batch * args.segments * args.piece_frames * SLOT_WIDTH;
   const i64 components_b = args.db_parts ? rows * args.groups_b : 0;
   const bool of_b = index < components_b;
   if (!of_b) index -= components_b;
@@ -66,12 +65,12 @@ extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const 
   }
 }
 
-// Adds to `target` the sum of `parts` over rows and chunks. A block has COLUMNS columns and SLICES slices of the
+// Adds to `target` the sum of `parts` over rows and segments. A block has COLUMNS columns and SLICES slices of the
 // rows, each summed in double precision by a thread of its own.
 __device__ __forceinline__ void reduce_columns(const Arguments& args, const Real* parts, Real* target, i64 width, bool of_states) {
   __shared__ double slices[SLICES][COLUMNS];
   const int x = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
-  const i64 rows = (args.batch + args.rows_per_block - 1) / args.rows_per_block * args.chunks;
+  const i64 rows = (args.batch + args.rows_per_block - 1) / args.rows_per_block * args.segments;
   const i64 column = (i64)blockIdx.x * COLUMNS + x;
   double sum = 0;
   if (column < width) {

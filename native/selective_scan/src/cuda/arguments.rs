@@ -67,8 +67,10 @@ pub(super) struct Arguments {
     pub(super) units: i64,
     pub(super) blocks_per_unit: i64,
     pub(super) rows_per_block: i64,
+    pub(super) segment: i64,
+    pub(super) segments: i64,
     pub(super) piece_first: i64,
-    pub(super) piece_count: i64,
+    pub(super) piece_frames: i64,
     pub(super) first_state: i64,
     pub(super) chunk: i64,
     pub(super) chunks: i64,
@@ -122,12 +124,17 @@ impl Arguments {
 
     /// Sets what a plan decides.
     pub(super) fn lay_out(&mut self, units: Units, layout: Layout, chunk: usize, chunks: usize) {
-        self.unit = units.unit as i64;
-        self.units = self.dim / self.unit;
-        self.blocks_per_unit = units.blocks as i64;
+        self.deal(units);
         self.chunk = chunk as i64;
         self.chunks = chunks as i64;
         self.boundary_width = layout.slots() as i64;
+    }
+
+    /// Sets how channels are dealt to blocks.
+    pub(super) fn deal(&mut self, units: Units) {
+        self.unit = units.unit as i64;
+        self.units = self.dim / self.unit;
+        self.blocks_per_unit = units.blocks as i64;
     }
 }
 
@@ -160,6 +167,7 @@ impl Workspace {
 pub(super) struct Packing {
     pub(super) marks: CUdeviceptr,
     pub(super) chunk_resets: CUdeviceptr,
+    pub(super) segment_resets: CUdeviceptr,
 }
 
 /// Shapes and sizes that both passes reckon with.
@@ -183,10 +191,16 @@ impl Sizes {
     }
 }
 
-pub(super) fn packings(problem: &Problem, chunks: usize, at: &mut Workspace) -> [Packing; 2] {
+pub(super) fn packings(
+    problem: &Problem,
+    chunks: usize,
+    segments: usize,
+    at: &mut Workspace,
+) -> [Packing; 2] {
     let mut packing = |wanted: bool| Packing {
         marks: at.take_if(wanted, problem.batch * problem.seq),
         chunk_resets: at.take_if(wanted, problem.batch * chunks),
+        segment_resets: at.take_if(wanted && segments > 1, problem.batch * segments),
     };
     [packing(problem.seq_idx), packing(problem.seq_idx && problem.bidirectional)]
 }
@@ -228,6 +242,16 @@ impl Arguments {
         self.write_final = i32::from(walk.direction == 0);
         self.marks = packings[walk.direction].marks;
         self.chunk_resets = packings[walk.direction].chunk_resets;
+    }
+
+    /// The same with segments for chunks.
+    pub(super) fn over_segments(&self, packing: &Packing) -> Self {
+        Self {
+            chunk: self.segment,
+            chunks: self.segments,
+            chunk_resets: packing.segment_resets,
+            ..*self
+        }
     }
 }
 

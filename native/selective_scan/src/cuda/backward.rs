@@ -4,7 +4,9 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
 use super::device::Device;
-use super::launch::{Kernel, Launcher, Pass, Shared, alignment, check_inputs, check_presence};
+use super::launch::{
+    Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
+};
 use super::policy::{Alignment, BackwardPlan, Configurations, decay_by_sum};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
@@ -15,7 +17,9 @@ const REDUCE_PARAMETERS: &std::ffi::CStr = c"scan_reduce_parameters";
 const ROUND_CONSTANTS: &std::ffi::CStr = c"scan_round_constants";
 
 pub(super) struct BackwardKernels {
-    shared: Shared,
+    marks: Option<Kernel>,
+    states: Option<Boundaries>,
+    adjoints: Option<Boundaries>,
     backward: Kernel,
     reduce_projections: Kernel,
     reduce_parameters: Kernel,
@@ -32,14 +36,21 @@ impl BackwardKernels {
     ) -> Result<Self, Error> {
         let configurations =
             Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
-        let with_states = pass != Pass::BackwardFromCheckpoints;
+        let of_states = Configurations {
+            problem,
+            layout: plan.states,
+            unit: plan.states_units.unit,
+            alignment,
+        };
+        let own_states = plan.chunks > 1 && pass == Pass::Backward;
         let reduce = configurations.reduce();
         Ok(Self {
-            shared: Shared::find(device, &configurations, plan.chunks, (with_states, true))?,
-            backward: device.walking_kernel(
-                configurations.backward(plan.chunk.div_ceil(plan.layout.tile)),
-                c"scan_backward",
-            )?,
+            marks: find_marks(device, &configurations)?,
+            states: own_states.then(|| Boundaries::of_states(device, &of_states)).transpose()?,
+            adjoints: (plan.segments > 1)
+                .then(|| Boundaries::of_adjoints(device, &configurations))
+                .transpose()?,
+            backward: device.walking_kernel(configurations.backward(plan.tiles()), c"scan_backward")?,
             reduce_projections: device.kernel(reduce, REDUCE_PROJECTIONS, 256)?,
             reduce_parameters: device.kernel(reduce, REDUCE_PARAMETERS, 256)?,
             round_constants: device.kernel(reduce, ROUND_CONSTANTS, 256)?,
@@ -55,8 +66,7 @@ fn groups(projection: Projection) -> Option<usize> {
     }
 }
 
-/// Sets the addresses of what the backward pass carries from kernel to kernel. What is read for the last time
-/// before something of the same shape is written, by the same thread, lends it its place.
+/// Sets the addresses of what the backward pass carries from kernel to kernel.
 pub(super) fn lay_out_backward(
     problem: &Problem,
     plan: &BackwardPlan,
@@ -66,19 +76,25 @@ pub(super) fn lay_out_backward(
 ) -> [Packing; 2] {
     let sizes = Sizes::of(problem);
     let slots = plan.layout.slots();
-    let cut = plan.chunks > 1;
+    let own_states = plan.chunks > 1 && pass == Pass::Backward;
+    let side_by_side = plan.segments > 1;
     let by_sum = decay_by_sum(problem);
-    let sums = problem.batch.div_ceil(plan.rows_per_block) * plan.chunks * problem.dim;
-    let of_states = sums * slots * sizes.state;
+    let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
+    let edges = problem.batch * plan.segments * problem.dim;
+    let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
+    let of_states = parts * slots * sizes.state;
 
-    let own_states = cut && pass == Pass::Backward;
-    arguments.boundary_states = at.take_if(own_states, of_states);
+    let states = boundaries * plan.states.slots();
+    let decays = states.max(if side_by_side { edges * slots } else { 0 });
+    let delta_sums = boundaries.max(if side_by_side { edges } else { 0 });
+    arguments.boundary_states = at.take(states * sizes.state);
+    arguments.delta_sums = at.take_if(by_sum, delta_sums * sizes.real);
+    arguments.decays = at.take_if(!by_sum, decays * sizes.state);
+    let handed_on = side_by_side || plan.pieces() > 1;
+    arguments.boundary_adjoints = at.take_if(handed_on, edges * slots * sizes.state);
     arguments.da_parts = at.take(of_states);
-    arguments.boundary_adjoints = arguments.da_parts;
-    arguments.delta_sums = at.take_if(cut && by_sum, sums * sizes.real);
-    arguments.decays = at.take_if(cut && !by_sum, of_states);
-    arguments.dd_parts = at.take_if(problem.d, sums * sizes.real);
-    arguments.ddt_bias_parts = at.take_if(problem.dt_bias, sums * sizes.real);
+    arguments.dd_parts = at.take_if(problem.d, parts * sizes.real);
+    arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
 
     let several = walks(problem, slots).len() > 1;
     let sequence = problem.batch * problem.seq * problem.dim * sizes.real;
@@ -93,7 +109,7 @@ pub(super) fn lay_out_backward(
     }
 
     let contributions = problem.dim / plan.units.unit * plan.units.blocks;
-    let rows = plan.piece * plan.rows_per_block * plan.chunk;
+    let rows = problem.batch * plan.segments * plan.piece;
     let frames = problem.batch * problem.seq;
     let between = !sizes.exact && sizes.directions > 1;
     let mut sums = |projection, gradient| match groups(projection) {
@@ -109,10 +125,7 @@ pub(super) fn lay_out_backward(
 
     let constants = problem.dim * problem.state * sizes.state;
     if groups(problem.b).is_none() {
-        arguments.db_constant_parts = match own_states {
-            true => arguments.boundary_states,
-            false => at.take(of_states),
-        };
+        arguments.db_constant_parts = at.take(of_states);
         arguments.db_constant = match sizes.exact {
             true => arguments.db,
             false => at.take(constants),
@@ -125,7 +138,7 @@ pub(super) fn lay_out_backward(
             false => at.take(constants),
         };
     }
-    packings(problem, plan.chunks, at)
+    packings(problem, plan.chunks, plan.segments, at)
 }
 
 impl Device {
@@ -166,6 +179,9 @@ impl Device {
 
         let mut arguments = Arguments::of(problem, &inputs);
         arguments.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
+        arguments.boundary_width = plan.states.slots() as i64;
+        arguments.segment = plan.segment as i64;
+        arguments.segments = plan.segments as i64;
         arguments.rows_per_block = plan.rows_per_block as i64;
         arguments.dy = output_gradients.dy;
         arguments.dfinal_state = output_gradients.dfinal_state.unwrap_or(0);
@@ -180,10 +196,11 @@ impl Device {
         arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
         let packings = lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
 
-        if let Some(marks) = kernels.shared.marks {
+        if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
         }
-        let blocks_of_pair = problem.dim / plan.units.unit * plan.units.blocks;
+        let contributions = problem.dim / plan.units.unit * plan.units.blocks;
+        let row_blocks = problem.batch.div_ceil(plan.rows_per_block);
         let groups_of = |projection| groups(projection).unwrap_or(0);
         let groups = groups_of(problem.b) + groups_of(problem.c);
         for walk in walks(problem, slots) {
@@ -194,13 +211,21 @@ impl Device {
                 arguments.boundary_width = problem.state as i64;
                 arguments.boundary_first = walk.first_state as i64;
             }
-            kernels.shared.find_boundaries(&launcher, problem, slots, &arguments)?;
-            for first in (0..plan.pairs).step_by(plan.piece) {
-                let count = plan.piece.min(plan.pairs - first);
-                (arguments.piece_first, arguments.piece_count) = (first as i64, count as i64);
-                launcher.launch("backward", kernels.backward, count * blocks_of_pair, &arguments)?;
+            if let Some(states) = &kernels.states {
+                let mut arguments = arguments;
+                arguments.deal(plan.states_units);
+                states.find(&launcher, problem, &arguments)?;
+            }
+            if let Some(adjoints) = &kernels.adjoints {
+                adjoints.find(&launcher, problem, &arguments.over_segments(&packings[walk.direction]))?;
+            }
+            for piece in (0..plan.pieces()).rev() {
+                arguments.piece_first = (piece * plan.piece) as i64;
+                arguments.piece_frames = plan.piece as i64;
+                let blocks = row_blocks * plan.segments * contributions;
+                launcher.launch("backward", kernels.backward, blocks, &arguments)?;
                 if groups > 0 {
-                    let rows = count * plan.rows_per_block * plan.chunk;
+                    let rows = problem.batch * plan.segments * plan.piece;
                     let elements = rows * groups * slots * problem.components();
                     let blocks = elements.div_ceil(256 / REDUCTION_SLICES);
                     launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;

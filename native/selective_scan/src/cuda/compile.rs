@@ -11,8 +11,6 @@ use crate::{Coefficients, ElementType, Method};
 pub enum Program {
     /// Resets and padding of packed rows.
     Marks,
-    /// What each chunk does to a state.
-    Summary,
     /// The states at the boundaries of the chunks.
     Prefix,
     /// The forward scan.
@@ -27,7 +25,6 @@ impl Program {
     pub(super) const fn source(self) -> (&'static CStr, &'static str) {
         match self {
             Self::Marks => (c"marks.cu", include_str!("../../kernels/marks.cu")),
-            Self::Summary => (c"summary.cu", include_str!("../../kernels/summary.cu")),
             Self::Prefix => (c"prefix.cu", include_str!("../../kernels/prefix.cu")),
             Self::Forward => (c"forward.cu", include_str!("../../kernels/forward.cu")),
             Self::Backward => (c"backward.cu", include_str!("../../kernels/backward.cu")),
@@ -36,13 +33,12 @@ impl Program {
     }
 }
 
-pub(super) const HEADERS: [(&CStr, &str); 6] = [
+pub(super) const HEADERS: [(&CStr, &str); 5] = [
     (c"number.cuh", include_str!("../../kernels/number.cuh")),
     (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
     (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
     (c"block.cuh", include_str!("../../kernels/block.cuh")),
     (c"rows.cuh", include_str!("../../kernels/rows.cuh")),
-    (c"tiles.cuh", include_str!("../../kernels/tiles.cuh")),
 ];
 
 /// What a kernel is compiled for; the macros of the same names in the sources say what each is.
@@ -67,6 +63,7 @@ pub struct Configuration {
     pub lanes: usize,
     pub states: usize,
     pub channels: usize,
+    pub warps: usize,
     pub tile: usize,
     pub tiles: usize,
     pub vector: usize,
@@ -75,8 +72,6 @@ pub struct Configuration {
     pub summary: bool,
     pub pipelined: bool,
     pub several_passes: bool,
-    pub unroll: usize,
-    pub unroll_back: usize,
     pub min_blocks: usize,
     pub shared_bytes: usize,
 }
@@ -84,7 +79,7 @@ pub struct Configuration {
 impl Configuration {
     /// Threads of a block of the kernels that walk over frames.
     pub const fn threads(&self) -> usize {
-        self.lanes * self.channels
+        self.warps * 32
     }
 
     fn macros(&self) -> Vec<String> {
@@ -114,6 +109,7 @@ impl Configuration {
             ("LANES", self.lanes),
             ("STATES", self.states),
             ("CHANNELS", self.channels),
+            ("WARPS", self.warps),
             ("TILE", self.tile),
             ("TILES", self.tiles),
             ("VECTOR", self.vector),
@@ -122,8 +118,6 @@ impl Configuration {
             ("SUMMARY", usize::from(self.summary)),
             ("PIPELINED", usize::from(self.pipelined)),
             ("SEVERAL_PASSES", usize::from(self.several_passes)),
-            ("UNROLL", self.unroll),
-            ("UNROLL_BACK", self.unroll_back),
             ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
         ]

@@ -4,12 +4,13 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
 use super::device::Device;
-use super::launch::{Kernel, Launcher, Shared, alignment, check_inputs, walking_blocks};
+use super::launch::{Boundaries, Kernel, Launcher, alignment, check_inputs, find_marks, walking_blocks};
 use super::policy::{Alignment, Configurations, ForwardPlan, decay_by_sum};
 use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels {
-    shared: Shared,
+    marks: Option<Kernel>,
+    boundaries: Option<Boundaries>,
     forward: Kernel,
 }
 
@@ -23,7 +24,10 @@ impl ForwardKernels {
         let configurations =
             Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
         Ok(Self {
-            shared: Shared::find(device, &configurations, plan.chunks, (true, false))?,
+            marks: find_marks(device, &configurations)?,
+            boundaries: (plan.chunks > 1)
+                .then(|| Boundaries::of_states(device, &configurations))
+                .transpose()?,
             forward: device.walking_kernel(configurations.forward(), c"scan_forward")?,
         })
     }
@@ -49,7 +53,7 @@ pub(super) fn lay_out_forward(
         true => arguments.y,
         false => at.take_if(several, problem.batch * problem.seq * problem.dim * sizes.real),
     };
-    packings(problem, plan.chunks, at)
+    packings(problem, plan.chunks, 1, at)
 }
 
 impl Device {
@@ -87,7 +91,7 @@ impl Device {
         arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
-        if let Some(marks) = kernels.shared.marks {
+        if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
         }
         let slots = plan.layout.slots();
@@ -96,7 +100,9 @@ impl Device {
             let kept = problem.batch * arguments.checkpoint_count as usize * problem.dim * problem.state;
             arguments.checkpoints =
                 checkpoints.map_or(0, |base| base + (walk.direction * kept * sizes.state) as CUdeviceptr);
-            kernels.shared.find_boundaries(&launcher, problem, slots, &arguments)?;
+            if let Some(boundaries) = &kernels.boundaries {
+                boundaries.find(&launcher, problem, &arguments)?;
+            }
             launcher.launch("forward", kernels.forward, walking_blocks(&arguments), &arguments)?;
         }
         Ok(())

@@ -14,7 +14,7 @@ use super::compile::Configuration;
 use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
-use super::policy::{Alignment, Configurations, Properties};
+use super::policy::{Alignment, Configurations, Properties, Units};
 use crate::{Error, Inputs, Problem};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -99,68 +99,59 @@ impl Launcher<'_> {
             self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
             let tiles = problem.seq.div_ceil(kernel.threads as usize);
             self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
+            if arguments.segments > 1 {
+                let arguments = arguments.over_segments(&packings[walk.direction]);
+                self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
+                self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
+            }
         }
         Ok(())
     }
 }
 
-/// Kernels that more than one pass uses.
-pub(super) struct Shared {
-    pub(super) marks: Option<Kernel>,
-    pub(super) boundaries: Option<Boundaries>,
+/// The kernel that marks packed rows, where there are any.
+pub(super) fn find_marks(
+    device: &Device,
+    configurations: &Configurations<'_>,
+) -> Result<Option<Kernel>, Error> {
+    let marks = || device.kernel(configurations.marks(), c"scan_marks", 256);
+    configurations.problem.seq_idx.then(marks).transpose()
 }
 
-/// The kernels that find the states at the boundaries of chunks.
+/// The kernels that find the states at the boundaries of chunks, or the gradients at those of segments.
 pub(super) struct Boundaries {
     summary: Kernel,
     prefix: Kernel,
+    slots: usize,
 }
 
-impl Shared {
-    pub(super) fn find(
-        device: &Device,
-        configurations: &Configurations<'_>,
-        chunks: usize,
-        (with_states, with_adjoints): (bool, bool),
-    ) -> Result<Self, Error> {
-        let marks = || device.kernel(configurations.marks(), c"scan_marks", 256);
-        let boundaries = || {
-            let summary = match with_adjoints {
-                true => {
-                    device.walking_kernel(configurations.summary(with_states, with_adjoints), c"scan_summary")
-                }
-                false => device.walking_kernel(configurations.chunk_states(), c"scan_forward"),
-            };
-            Ok::<_, Error>(Boundaries {
-                summary: summary?,
-                prefix: device.kernel(
-                    configurations.prefix(with_states, with_adjoints),
-                    c"scan_prefix",
-                    128,
-                )?,
-            })
-        };
+impl Boundaries {
+    pub(super) fn of_states(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
-            marks: configurations.problem.seq_idx.then(marks).transpose()?,
-            boundaries: (chunks > 1).then(boundaries).transpose()?,
+            summary: device.walking_kernel(configurations.chunk_states(), c"scan_forward")?,
+            prefix: device.kernel(configurations.prefix(true, false), c"scan_prefix", 128)?,
+            slots: configurations.layout.slots(),
         })
     }
 
-    /// Finds the states, and their gradients, at the boundaries of the chunks.
-    pub(super) fn find_boundaries(
+    pub(super) fn of_adjoints(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            summary: device.walking_kernel(configurations.segment_adjoints(), c"scan_summary")?,
+            prefix: device.kernel(configurations.prefix(false, true), c"scan_prefix", 128)?,
+            slots: configurations.layout.slots(),
+        })
+    }
+
+    /// Finds them for the chunks of `arguments`.
+    pub(super) fn find(
         &self,
         launcher: &Launcher<'_>,
         problem: &Problem,
-        slots: usize,
         arguments: &Arguments,
     ) -> Result<(), Error> {
-        let Some(boundaries) = &self.boundaries else {
-            return Ok(());
-        };
-        launcher.launch("summary", boundaries.summary, walking_blocks(arguments), arguments)?;
-        let states = problem.batch * problem.dim * slots;
-        let blocks = states.div_ceil(boundaries.prefix.threads as usize);
-        launcher.launch("prefix", boundaries.prefix, blocks, arguments)
+        launcher.launch("summary", self.summary, walking_blocks(arguments), arguments)?;
+        let states = problem.batch * problem.dim * self.slots;
+        launcher.launch("prefix", self.prefix, states.div_ceil(self.prefix.threads as usize), arguments)
     }
 }
 
@@ -264,29 +255,37 @@ impl Device {
 
 /// The configurations of the kernels of a pass, to compile them beforehand, or without a device.
 pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Configuration> {
-    let of = |layout, unit| Configurations { problem, layout, unit, alignment: Alignment::ALLOCATED };
-    let (kernels, chunks, with_states, with_adjoints, mut needed) = match pass {
+    let of = |layout, units: Units| Configurations {
+        problem,
+        layout,
+        unit: units.unit,
+        alignment: Alignment::ALLOCATED,
+    };
+    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(true, false)];
+    let mut needed = Vec::new();
+    let kernels = match pass {
         Pass::Forward => {
             let plan = properties.forward(problem);
-            let kernels = of(plan.layout, plan.units.unit);
-            let needed = vec![kernels.forward()];
-            (kernels, plan.chunks, true, false, needed)
+            let kernels = of(plan.layout, plan.units);
+            needed.push(kernels.forward());
+            if plan.chunks > 1 {
+                needed.extend(of_states(&kernels));
+            }
+            kernels
         }
         _ => {
             let plan = properties.backward(problem);
-            let kernels = of(plan.layout, plan.units.unit);
-            let tiles = plan.chunk.div_ceil(plan.layout.tile);
-            let needed = vec![kernels.backward(tiles), kernels.reduce()];
-            (kernels, plan.chunks, pass == Pass::Backward, true, needed)
+            let kernels = of(plan.layout, plan.units);
+            needed.extend([kernels.backward(plan.tiles()), kernels.reduce()]);
+            if plan.chunks > 1 && pass == Pass::Backward {
+                needed.extend(of_states(&of(plan.states, plan.states_units)));
+            }
+            if plan.segments > 1 {
+                needed.extend([kernels.segment_adjoints(), kernels.prefix(false, true)]);
+            }
+            kernels
         }
     };
-    if chunks > 1 {
-        needed.push(match with_adjoints {
-            true => kernels.summary(with_states, with_adjoints),
-            false => kernels.chunk_states(),
-        });
-        needed.push(kernels.prefix(with_states, with_adjoints));
-    }
     if problem.seq_idx {
         needed.push(kernels.marks());
     }

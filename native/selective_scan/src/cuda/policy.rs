@@ -46,19 +46,23 @@ const LONGEST_TILE: usize = 64;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
 const BOUNDED_FROM: usize = 2048;
 
-/// Shares of the inputs that lie at the boundaries of chunks, and in sums of dB and dC, at most.
+/// Shares of the inputs that states at the boundaries of chunks take at most, and all that the backward pass keeps.
 const BOUNDARY_SHARE: f64 = 0.058;
-const SUMS_SHARE: f64 = 0.036;
-/// Where memory is not bounded: the shortest chunk that is worth its boundary, and sums that stay in a cache.
-const SHORTEST_CHUNK: f64 = 96.0;
-const SUMS_BYTES: usize = 24 << 20;
-/// Registers of a multiprocessor, those of a thread of the backward pass, and shared memory that a block costs
-/// beside its own.
+const EXTRA_SHARE: f64 = 0.096;
+/// Where memory is not bounded: frames of a chunk, frames up to which there is one chunk alone, and sums of dB and dC
+/// that stay in a cache.
+const CHUNK: usize = 64;
+const LONGEST_ALONE: usize = 128;
+const SUMS_BYTES: usize = 48 << 20;
+/// Lanes of states and of time in a warp of the backward pass.
+const BACKWARD_LANES: usize = 8;
+const TIME_LANES: usize = 32 / BACKWARD_LANES;
+/// Warps of the backward pass that a multiprocessor should have: else segments are scanned side by side.
+const BACKWARD_WARPS: usize = 12;
+/// Registers of a multiprocessor, and shared memory that a block costs beside its own.
 const REGISTERS: usize = 65_536;
-const BACKWARD_REGISTERS: usize = 168;
+const MOST_REGISTERS: usize = 256;
 const RESERVED_SHARED: usize = 1 << 10;
-/// Threads of a block of the backward pass at most.
-const MOST_THREADS: usize = 256;
 
 /// How a walk over frames is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +73,8 @@ pub struct Layout {
     pub states: usize,
     /// Channels a block.
     pub channels: usize,
+    /// Warps a block.
+    pub warps: usize,
     /// Frames a tile.
     pub tile: usize,
 }
@@ -107,20 +113,38 @@ pub struct ForwardPlan {
 /// The backward pass of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackwardPlan {
-    /// The layout of all its kernels.
+    /// The layout of its walks.
     pub layout: Layout,
     /// Its blocks of channels.
     pub units: Units,
-    /// Frames a chunk.
+    /// The layout of the walk that finds the states at the boundaries.
+    pub states: Layout,
+    /// Its blocks of channels.
+    pub states_units: Units,
+    /// Frames a chunk: from one state that is kept to the next.
     pub chunk: usize,
     /// Chunks a row.
     pub chunks: usize,
+    /// Frames a segment: segments are scanned side by side.
+    pub segment: usize,
+    /// Segments a row.
+    pub segments: usize,
+    /// Frames of every segment that a launch covers.
+    pub piece: usize,
     /// Rows that a thread block walks in turn.
     pub rows_per_block: usize,
-    /// Pairs of a row block and a chunk that a launch covers.
-    pub piece: usize,
-    /// All such pairs.
-    pub pairs: usize,
+}
+
+impl BackwardPlan {
+    /// Tiles a chunk.
+    pub const fn tiles(&self) -> usize {
+        self.chunk / self.layout.tile
+    }
+
+    /// Launches of the walk.
+    pub const fn pieces(&self) -> usize {
+        self.segment.div_ceil(self.piece)
+    }
 }
 
 /// Sizes in bytes and 4-byte words of what a problem is made of.
@@ -184,16 +208,6 @@ fn is_heavy(problem: &Problem) -> bool {
     problem.complex || problem.element == ElementType::F64 || !plain
 }
 
-/// Frames that the loops unroll.
-fn unroll(problem: &Problem, states: usize) -> usize {
-    match (is_heavy(problem), states) {
-        (false, 0..=8) => 4,
-        (false, _) => 2,
-        (true, 0..=2) => 2,
-        (true, _) => 1,
-    }
-}
-
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing.
 fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
@@ -203,55 +217,8 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
         (Program::Forward, _) if layout.states > 4 => 0,
         (Program::Forward, _) if problem.seq_idx || problem.z => 384,
         (Program::Forward, _) => 512,
-        (Program::Backward, Method::Zoh) if bare => 512,
-        (Program::Backward, Method::Zoh) => 384,
-        _ => 0,
-    }
-}
-
-/// Bytes of the arrays of a tile; each is aligned to 16.
-fn array_bytes(tile: usize, width: usize, size: usize) -> usize {
-    (tile * width * size).next_multiple_of(16)
-}
-
-impl Layout {
-    /// Shared memory of `Tiles` in tiles.cuh. `gate`: whether silu(z), or its slope, has a place of its own.
-    fn tiles_bytes(&self, problem: &Problem, uses: Uses) -> usize {
-        let sizes = Sizes::of(problem);
-        let sequence = |size| array_bytes(self.tile, self.channels, size);
-        let width = self.slots() * problem.components();
-        let projection = |constant| match constant {
-            true => 0,
-            false => array_bytes(self.tile, width, sizes.element) + array_bytes(self.tile, width, sizes.real),
-        };
-        let both = sequence(sizes.element) + sequence(sizes.real);
-        let slope = problem.dt_softplus || problem.dt_limit.is_some();
-        let optional = |used: bool, bytes: usize| if used { bytes } else { 0 };
-        both + optional(uses.states, both + projection(is_constant(problem.b)))
-            + optional(uses.outputs, projection(is_constant(problem.c)))
-            + optional(uses.outputs && problem.z, sequence(sizes.element))
-            + optional(uses.dy, both)
-            + optional(uses.gate && problem.z, sequence(sizes.real))
-            + optional(uses.slope && slope, sequence(sizes.real))
-    }
-}
-
-/// The tensors that a kernel's tiles hold, beside dt.
-#[derive(Clone, Copy)]
-struct Uses {
-    /// x and b.
-    states: bool,
-    /// c and z.
-    outputs: bool,
-    dy: bool,
-    gate: bool,
-    slope: bool,
-}
-
-impl Uses {
-    const BACKWARD: Self = Self { states: true, outputs: true, dy: true, gate: true, slope: true };
-    const fn summary(states: bool, adjoints: bool) -> Self {
-        Self { states, outputs: adjoints, dy: adjoints, gate: false, slope: false }
+        (_, Method::Zoh) if bare => 384,
+        _ => 256,
     }
 }
 
@@ -280,18 +247,50 @@ fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize
     tile
 }
 
+/// Elements of a sequence that an access of the backward pass moves at most: such that a thread has a unit of two
+/// frames, if it can.
+fn most_vector(problem: &Problem, layout: &Layout) -> usize {
+    let two_frames = layout.tile * layout.channels / (64 * layout.warps);
+    (16 / problem.element.size()).min(two_frames.max(1))
+}
+
+/// How many of B and C vary with the frame.
+fn varying(problem: &Problem) -> usize {
+    [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection)).count()
+}
+
+/// Shared memory of scan_backward, for chunks of so many tiles.
 fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+    let Layout { channels, warps, tile, .. } = *layout;
     let sizes = Sizes::of(problem);
-    let threads = layout.lanes * layout.channels;
-    let y = if problem.z { array_bytes(layout.tile, layout.channels, sizes.real) } else { 0 };
-    layout.tiles_bytes(problem, Uses::BACKWARD)
-        + y
-        + (layout.tile + tiles - 1) * threads * layout.states * sizes.words * 4
+    let width = layout.slots() * problem.components();
+    let values = if problem.z { 3 } else { 2 };
+    let pair = if channels > warps { 2 } else { 1 };
+    let scratch = (pair * values * layout.lanes).max(varying(problem) * width);
+    let rows = channels * (values + 1) + varying(problem) * width + warps * scratch;
+    // A constant projection, and the sum of its gradient in each time lane.
+    let constant = (2 - varying(problem)) * (1 + TIME_LANES);
+    let slots = channels * (2 + TIME_LANES + tiles + constant) * layout.slots() * sizes.words * 4;
+    let own = usize::from(problem.d) + usize::from(problem.dt_bias);
+    let own = own * (most_vector(problem, layout) * warps * 32 * sizes.real).next_multiple_of(16);
+    rows * pitch(tile, sizes.real) * sizes.real + slots + own
+}
+
+/// Shared memory of scan_summary.
+fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
+    let sizes = Sizes::of(problem);
+    let state = sizes.words * 4;
+    let constant = is_constant(problem.c);
+    let width = if constant { 0 } else { layout.slots() * problem.components() };
+    let rows = 2 * layout.channels + width;
+    let decay = if decay_by_sum(problem) { sizes.real } else { layout.slots() * state };
+    let slots = (2 + usize::from(constant)) * layout.slots() * state;
+    rows * pitch(layout.tile, sizes.real) * sizes.real + layout.channels * (slots + TIME_LANES * decay)
 }
 
 impl Properties {
-    /// Plans the forward pass.
-    pub fn forward(&self, problem: &Problem) -> ForwardPlan {
+    /// The layout of a forward scan that keeps states every `interval` frames.
+    fn forward_layout(&self, problem: &Problem, interval: usize) -> (Layout, Units) {
         let words = Sizes::of(problem).words;
         let (most_lanes, most_states) = (16, (8 / words).max(1));
         let passes = problem.state.div_ceil(most_lanes * most_states);
@@ -314,12 +313,13 @@ impl Properties {
             lanes *= 2;
         }
 
-        let interval = self.backward(problem).chunk;
         let channels_per_block = if lanes <= 4 { 32 } else { 128 / lanes };
+        let channels_per_block = channels_per_block.min(unit.next_power_of_two()).max(32 / lanes);
         let mut layout = Layout {
             lanes,
             states: states_for(count, lanes, words),
-            channels: channels_per_block.min(unit.next_power_of_two()).max(32 / lanes),
+            channels: channels_per_block,
+            warps: lanes * channels_per_block / 32,
             tile: 0,
         };
         let mut most = if lanes == 8 { 64 } else { 32 };
@@ -331,8 +331,15 @@ impl Properties {
             }
             most /= 2;
         }
+        (layout, Units { unit, blocks: unit.div_ceil(layout.channels) })
+    }
 
-        let warps = (channels * lanes) as f64 / 32.0 / self.multiprocessors as f64;
+    /// Plans the forward pass.
+    pub fn forward(&self, problem: &Problem) -> ForwardPlan {
+        let interval = self.backward(problem).chunk;
+        let (layout, units) = self.forward_layout(problem, interval);
+        let warps =
+            (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64;
         let mut chunk = problem.seq;
         if problem.seq >= SHORTEST_TO_CUT && warps < WARPS_TO_CUT {
             let chunks = ((WARPS_WITH_CHUNKS as f64 / warps).round() as usize).min(problem.seq / 64);
@@ -342,98 +349,172 @@ impl Properties {
         }
         ForwardPlan {
             layout,
-            units: Units { unit, blocks: unit.div_ceil(layout.channels) },
+            units,
             chunk,
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: interval,
         }
     }
 
-    /// Blocks of the backward pass that run at a time.
-    fn resident(&self, threads: usize, shared_bytes: usize) -> usize {
-        let by_shared = self.shared_per_multiprocessor / (shared_bytes + RESERVED_SHARED);
-        let by_registers = REGISTERS / (BACKWARD_REGISTERS * threads);
-        self.multiprocessors * by_shared.min(by_registers).max(1)
+    /// Warps of the backward pass that a multiprocessor has at a time.
+    fn resident(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+        let shared = backward_bytes(problem, layout, tiles) + RESERVED_SHARED;
+        let wanted = threads_wanted(problem, layout, Program::Backward) / 32;
+        let registers = (wanted / layout.warps * layout.warps).max(REGISTERS / MOST_REGISTERS / 32);
+        (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1) * layout.warps
     }
 
     /// Plans the backward pass.
     ///
-    /// Its extra memory is what lies at the boundaries of the chunks, less with longer chunks, and the sums of dB
-    /// and dC that a launch leaves to be reduced, less with shorter pieces.
+    /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
+    /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
     pub fn backward(&self, problem: &Problem) -> BackwardPlan {
         let sizes = Sizes::of(problem);
-        let most = 16 / sizes.words;
-        let count = problem.state.min(most);
-        let states = count.min(4 / sizes.words).next_power_of_two();
-        let lanes = count.div_ceil(states).next_power_of_two();
-        let unit = unit(problem);
-        let mut layout = Layout {
-            lanes,
-            states,
-            channels: (128 / lanes).min(64).min(unit.next_power_of_two()).max(32 / lanes),
-            tile: 16,
+        let states = if sizes.words == 1 && problem.state > BACKWARD_LANES { 2 } else { 1 };
+        let heavy = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4) || sizes.words > 2;
+        let span = if heavy { 4 } else { 8 };
+        let layout = |channels: usize, warps: usize| {
+            let channels = channels.min(unit(problem).next_power_of_two());
+            let warps = warps.min(channels);
+            Layout { lanes: BACKWARD_LANES, states, channels, warps, tile: TIME_LANES * span }
         };
+        let usual = layout(32, 4);
 
-        let boundary = layout.slots() * sizes.words * 4;
+        let boundary = usual.slots() * sizes.words * 4;
         let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
         let shortest = match problem.seq >= BOUNDED_FROM {
-            true => (2 * boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64),
-            false => SHORTEST_CHUNK,
+            true => (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64),
+            false => CHUNK as f64,
         };
         // Whole tiles of the forward pass too, which keeps its states at the beginning of a tile.
         let mut chunk = (shortest.ceil() as usize).next_multiple_of(LONGEST_TILE);
-        if problem.seq <= chunk * 3 / 2 {
-            chunk = problem.seq.next_multiple_of(layout.tile);
+        if problem.seq <= chunk.max(LONGEST_ALONE) {
+            chunk = problem.seq.next_multiple_of(usual.tile);
         }
-        let tiles = chunk / layout.tile;
-        while backward_bytes(problem, &layout, tiles) > self.shared_per_block && layout.channels * lanes > 32
+        let fits = |layout: &Layout| {
+            backward_bytes(problem, layout, chunk / layout.tile) <= self.shared_per_block
+        };
+        let smaller = |mut layout: Layout| {
+            while !fits(&layout) && layout.channels > 1 {
+                layout.channels /= 2;
+                layout.warps = layout.warps.min(layout.channels);
+            }
+            layout
+        };
+        let mut plan = self.deal(problem, smaller(usual), chunk);
+        let wide = layout(64, 8);
+        if problem.seq >= BOUNDED_FROM && fits(&wide) {
+            // Where memory keeps a device from being filled, blocks of more channels have fewer sums to keep.
+            let wide = self.deal(problem, wide, chunk);
+            if self.running(problem, &wide) > self.running(problem, &plan)
+                || self.extra_share(problem, &plan) > EXTRA_SHARE
+            {
+                plan = wide;
+            }
+        }
+        // Where segments do not fill it, fewer channels a warp do.
+        while problem.seq < BOUNDED_FROM
+            && plan.layout.channels > 2 * plan.layout.warps
+            && self.warps(problem, &plan) * 3 / 2 < BACKWARD_WARPS * self.multiprocessors
         {
-            layout.channels /= 2;
+            let channels = plan.layout.channels / 2;
+            plan = self.deal(problem, Layout { channels, ..plan.layout }, chunk);
         }
-
-        // Where memory keeps a device from being filled, blocks of more channels have fewer sums to keep.
-        let wide = Layout { channels: 2 * layout.channels, ..layout };
-        let fits = wide.channels <= unit.next_power_of_two()
-            && wide.channels * lanes <= MOST_THREADS
-            && backward_bytes(problem, &wide, tiles) <= self.shared_per_block;
-        let (plan, threads) = self.deal(problem, layout, chunk);
-        let (wide, more) = self.deal(problem, wide, chunk);
-        let crowded = plan.piece < plan.pairs && (more > threads || plan.piece == 1);
-        if fits && crowded { wide } else { plan }
+        plan
     }
 
-    /// Deals the chunks to launches; with how many threads then run at a time.
-    fn deal(&self, problem: &Problem, layout: Layout, chunk: usize) -> (BackwardPlan, usize) {
-        let sizes = Sizes::of(problem);
+    /// All warps of a launch.
+    fn warps(&self, problem: &Problem, plan: &BackwardPlan) -> usize {
+        problem.batch.div_ceil(plan.rows_per_block) * blocks(problem, &plan.layout) * plan.segments * plan.layout.warps
+    }
+
+    /// Those that run at a time.
+    fn running(&self, problem: &Problem, plan: &BackwardPlan) -> usize {
+        let resident = self.resident(problem, &plan.layout, plan.tiles());
+        self.warps(problem, plan).min(resident * self.multiprocessors)
+    }
+
+    /// What the backward pass keeps, as a share of what flows into it.
+    fn extra_share(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
+        let sums = plan.piece * plan.segments * sums_of_frame(problem, &plan.layout);
+        let extra = boundary_bytes(problem, &plan.layout, plan.chunks)
+            + plan.segments * segment_bytes(problem, &plan.layout)
+            + sums;
+        extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
+    }
+
+    /// Deals chunks to segments and launches.
+    fn deal(&self, problem: &Problem, layout: Layout, chunk: usize) -> BackwardPlan {
         let unit = unit(problem);
-        let blocks = unit.div_ceil(layout.channels);
-        let all_blocks = problem.dim / unit * blocks;
+        let all_blocks = blocks(problem, &layout);
         let chunks = problem.seq.div_ceil(chunk);
-        let rows_per_block = match chunks {
+        let warps = (problem.batch * all_blocks * layout.warps) as f64 / self.multiprocessors as f64;
+        let wanted = ((BACKWARD_WARPS as f64 / warps).round() as usize).clamp(1, chunks);
+
+        // Chunks of every segment whose sums have room.
+        let sums = sums_of_frame(problem, &layout).max(1);
+        let room = |segments: usize| match problem.seq >= BOUNDED_FROM {
+            true => {
+                let all = inputs(problem) * problem.batch * problem.seq * problem.dim;
+                let kept = boundary_bytes(problem, &layout, chunks) + segments * segment_bytes(problem, &layout);
+                ((EXTRA_SHARE * all as f64) as usize).saturating_sub(kept)
+            }
+            false => SUMS_BYTES,
+        };
+        let piece_of = |segments: usize| room(segments) / sums / (segments * chunk);
+        let fits = |segments: usize| problem.seq < BOUNDED_FROM || piece_of(segments) > 0;
+        let most = (1..=wanted).rev().find(|&segments| fits(segments)).unwrap_or(1);
+        let per_segment = chunks.div_ceil(most);
+        let segments = chunks.div_ceil(per_segment);
+        let pieces = per_segment.div_ceil(piece_of(segments).max(1));
+        let piece = per_segment.div_ceil(pieces);
+
+        let rows_per_block = match segments * pieces {
             1 => (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch),
             _ => 1,
         };
-        let pairs = problem.batch.div_ceil(rows_per_block) * chunks;
-        let varying = usize::from(!is_constant(problem.b)) + usize::from(!is_constant(problem.c));
-        let sums_of_block = varying * rows_per_block * chunk * layout.slots() * sizes.words * 4;
-        let sums_of_pair = sums_of_block * all_blocks;
-        let threads = layout.lanes * layout.channels;
-        let resident = self.resident(threads, backward_bytes(problem, &layout, chunk / layout.tile));
-        let room = match problem.seq >= BOUNDED_FROM {
-            true => {
-                (SUMS_SHARE * (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64) as usize
-            }
-            false => SUMS_BYTES.max(4 * resident * sums_of_block),
-        };
-        let most = (room / sums_of_pair.max(1)).clamp(1, pairs);
-        // Whole waves of blocks.
-        let waves = most * all_blocks / resident;
-        let whole = if waves > 0 { waves * resident / all_blocks } else { most };
-        let piece = if most >= pairs { pairs } else { whole.max(1) };
-        let units = Units { unit, blocks };
-        let plan = BackwardPlan { layout, units, chunk, chunks, rows_per_block, piece, pairs };
-        (plan, resident.min(piece * all_blocks) * threads)
+        let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
+        let (states, states_units) = self.forward_layout(&own, chunk);
+        BackwardPlan {
+            layout,
+            units: Units { unit, blocks: unit.div_ceil(layout.channels) },
+            states,
+            states_units,
+            chunk,
+            chunks,
+            segment: per_segment * chunk,
+            segments,
+            piece: (piece * chunk).min(problem.seq),
+            rows_per_block,
+        }
     }
+}
+
+/// Blocks of channels of a row.
+fn blocks(problem: &Problem, layout: &Layout) -> usize {
+    let unit = unit(problem);
+    problem.dim / unit * unit.div_ceil(layout.channels)
+}
+
+/// Bytes of the sums of dB and dC over each block's channels, of a frame of all rows.
+fn sums_of_frame(problem: &Problem, layout: &Layout) -> usize {
+    let state = Sizes::of(problem).words * 4;
+    varying(problem) * problem.batch * blocks(problem, layout) * layout.slots() * state
+}
+
+/// Bytes of the states at the boundaries of chunks, and of the decays between them.
+fn boundary_bytes(problem: &Problem, layout: &Layout, chunks: usize) -> usize {
+    let sizes = Sizes::of(problem);
+    let states = layout.slots() * sizes.words * 4;
+    let decay = if decay_by_sum(problem) { sizes.real } else { states };
+    if chunks > 1 { problem.batch * chunks * problem.dim * (states + decay) } else { 0 }
+}
+
+/// Bytes of what a segment of every row carries and sums over time.
+fn segment_bytes(problem: &Problem, layout: &Layout) -> usize {
+    let sizes = Sizes::of(problem);
+    let sets = 2 + (2 - varying(problem));
+    problem.batch * problem.dim * (sets * layout.slots() * sizes.words * 4 + 2 * sizes.real)
 }
 
 /// The widest access, in elements, that the facts allow.
@@ -478,6 +559,7 @@ impl Configurations<'_> {
         lanes: 1,
         states: 1,
         channels: 32,
+        warps: 1,
         tile: 1,
         tiles: 1,
         vector: 1,
@@ -486,8 +568,6 @@ impl Configurations<'_> {
         summary: false,
         pipelined: false,
         several_passes: false,
-        unroll: 1,
-        unroll_back: 1,
         min_blocks: 1,
         shared_bytes: 0,
     };
@@ -534,7 +614,7 @@ impl Configurations<'_> {
         let size = p.element.size();
         let width = self.layout.slots() * p.components();
         let row = p.state * p.components();
-        let threads = self.layout.lanes * self.layout.channels;
+        let threads = self.layout.warps * 32;
         let projection = |constant, alignment| match constant {
             true => 1,
             false => vector(size, alignment, &[width, row]),
@@ -555,12 +635,12 @@ impl Configurations<'_> {
             lanes: self.layout.lanes,
             states: self.layout.states,
             channels: self.layout.channels,
+            warps: self.layout.warps,
             tile: self.layout.tile,
             vector: vector(size, self.alignment.sequences, &[self.layout.channels, self.unit]),
             min_blocks: (threads_wanted(p, &self.layout, program) / threads).max(1),
             vector_b: projection(is_constant(p.b), self.alignment.b),
             vector_c: projection(is_constant(p.c), self.alignment.c),
-            unroll: unroll(p, self.layout.states),
             ..Self::NEUTRAL
         }
     }
@@ -589,22 +669,26 @@ impl Configurations<'_> {
             vector,
             pipelined: !is_heavy(self.problem),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
-            unroll: 1,
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
         }
     }
 
-    /// summary.cu.
-    pub fn summary(&self, with_states: bool, with_adjoints: bool) -> Configuration {
-        let uses = Uses::summary(with_states, with_adjoints);
-        let configuration = self.walking(Program::Summary);
+    /// What backward.cu is compiled for in either use.
+    fn walking_back(&self) -> Configuration {
+        let walking = self.walking(Program::Backward);
+        Configuration { vector: walking.vector.min(most_vector(self.problem, &self.layout)), ..walking }
+    }
+
+    /// backward.cu, where it finds what its segments add to the gradients before them.
+    pub fn segment_adjoints(&self) -> Configuration {
         Configuration {
-            has_z: with_adjoints && configuration.has_z,
-            with_states,
-            with_adjoints,
-            shared_bytes: self.layout.tiles_bytes(self.problem, uses),
-            ..configuration
+            summary: true,
+            b_constant: true,
+            vector_b: 1,
+            min_blocks: 1,
+            shared_bytes: summary_bytes(self.problem, &self.layout),
+            ..self.walking_back()
         }
     }
 
@@ -613,9 +697,9 @@ impl Configurations<'_> {
         Configuration {
             has_d: self.problem.d,
             tiles,
-            unroll_back: if is_heavy(self.problem) { 1 } else { 2 },
+            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
-            ..self.walking(Program::Backward)
+            ..self.walking_back()
         }
     }
 }

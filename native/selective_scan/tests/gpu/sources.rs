@@ -14,8 +14,6 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("kernels/prefix.cu", include_str!("../../kernels/prefix.cu")),
     ("kernels/reduce.cu", include_str!("../../kernels/reduce.cu")),
     ("kernels/rows.cuh", include_str!("../../kernels/rows.cuh")),
-    ("kernels/summary.cu", include_str!("../../kernels/summary.cu")),
-    ("kernels/tiles.cuh", include_str!("../../kernels/tiles.cuh")),
     ("src/cuda/arguments.rs", include_str!("../../src/cuda/arguments.rs")),
     ("src/cuda/backward.rs", include_str!("../../src/cuda/backward.rs")),
     ("src/cuda/buffers.rs", include_str!("../../src/cuda/buffers.rs")),
