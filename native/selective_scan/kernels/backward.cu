@@ -262,6 +262,7 @@ __device__ __forceinline__ void prefetch_tile(const Arguments& args, const Place
   constexpr int TENSORS = sizeof(tensors) / sizeof(tensors[0]);
   const i64 first = (place.row * args.seq + frame(args, i0)) * args.dim + place.channel0;
   const i64 stride = args.reverse ? -args.dim : args.dim;
+#pragma unroll 1
   for (int q = threadIdx.x; q < TILE * LINES; q += THREADS) {
     const int r = q / LINES, column = q % LINES * PER_LINE;
     if (column >= place.channels) continue;
@@ -815,6 +816,7 @@ __device__ __forceinline__ void finish_projections([[maybe_unused]] const Shared
                                                    [[maybe_unused]] i64 first_row, [[maybe_unused]] i64 contribution,
                                                    [[maybe_unused]] i64 contributions, [[maybe_unused]] int rows) {
 #if TILE_B || TILE_C
+#pragma unroll 1
   for (int o = threadIdx.x; o < PROJECTION_ROWS * TILE / PER_16_BYTES; o += THREADS) {
     const int n = o % PROJECTION_ROWS, at = o / PROJECTION_ROWS * PER_16_BYTES;
     Real sum[PER_16_BYTES];
@@ -843,6 +845,7 @@ __device__ __forceinline__ void finish_projections([[maybe_unused]] const Shared
 template <typename F>
 __device__ __forceinline__ void each_slot(const Arguments& args, const Place& place, F f) {
   const int count = states_here(args);
+#pragma unroll 1
   for (int k = threadIdx.x; k < CHANNELS * SLOTS; k += THREADS) {
     const int row = k / SLOTS, slot = k % SLOTS, column = column_of(row);
     f(row, slot, place.channel0 + column, column < place.channels && slot < count);
@@ -1001,6 +1004,7 @@ __device__ __forceinline__ void end_block(const Shared& shared, const Arguments&
   // The owners of a column are PER_FRAME threads apart.
   const auto add_column = [&](Real* parts, const Real(&sums)[VECTOR][THREADS], int column) {
     Real sum = 0;
+#pragma unroll 1
     for (int t = column / VECTOR; t < THREADS; t += Sequence::PER_FRAME) sum += sums[column % VECTOR][t];
     const i64 at = part * args.dim + place.channel0 + column;
     parts[at] = accumulate ? parts[at] + sum : sum;
@@ -1074,7 +1078,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         store_tile<WHOLE>(shared, incoming, args, place, marks, rows);
         if (i0 > first) prefetch_tile(args, place, i0 - TILE);
         __syncthreads();
-        walk_tile(shared, thread, marks, tile, place.channels);
+#if SEQ_IDX
+        // Selections at every frame are half as much again as all else: most tiles do without.
+        if ((marks.resets | marks.skips) == 0) {
+          walk_tile(shared, thread, Marks{0, 0}, tile, place.channels);
+        } else
+#endif
+        {
+          walk_tile(shared, thread, marks, tile, place.channels);
+        }
         __syncthreads();
         const i64 first_row = segment.number * args.piece_frames + (i0 - first);
         finish_projections(shared, args, first_row, contribution, contributions, rows);

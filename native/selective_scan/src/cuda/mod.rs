@@ -14,21 +14,23 @@
 //!
 //! Where they do not, a long row is cut in chunks that are walked side by side. What a chunk does to the state that
 //! enters it is linear, h ↦ P·h + q, and P = exp(A·ΣΔ) costs one exponential a chunk (where A is complex, or the
-//! method bilinear, P is the product itself). So `summary.cu` finds q and
+//! method bilinear, P is the product itself). So `forward.cu`, compiled for that, finds q and
 //! ΣΔ of every chunk, `prefix.cu` the state at every boundary, and `forward.cu` walks each chunk from there: two
 //! exponentials a frame and state instead of one, on as many times more threads as there are chunks.
 //!
 //! Backward, the gradient λ of the state is a recurrence of the same decays, from the last frame to the first, that
-//! needs the states in that order. They are recomputed: from the boundary of a chunk forward to the beginning of
-//! each tile, then, tile by tile from the last, forward through the tile and back. Chunks always run side by side;
-//! the summary of λ walks forward in time beside that of h, over the same exponentials (`summary.cu` has the
-//! formula). Memory at the boundaries falls with the length of the chunks. dB and dC are sums over channels: a block
-//! sums over its own, `reduce.cu` over the blocks, and so that few of these sums wait, chunks are launched a piece at a
-//! time, each followed by its reduction. `policy.rs` chooses both such that, from 2048 frames on, all of it stays
-//! below a tenth of the inputs. (Sequences of 2 bytes an element are half as large and their sums are not: there this
-//! holds from about a thousand channels on, and where there are several passes, the sums of dx, ddt and dz between the
-//! passes come on top.) There are no floating-point atomics: every sum has a fixed order, so a call gives the same bits
-//! each time on the same device.
+//! needs the states in that order. They are recomputed from those at the boundaries of chunks, which the forward pass
+//! has kept, or which are found as above. `backward.cu` takes a tile of a channel at once: a warp is eight lanes of
+//! states × four lanes of time, which scan their own frames and are then joined by a scan over the lanes, so that
+//! decays and states of the tile never leave the registers, and dB and dC are summed over a warp's channels there. Where
+//! batch and dim do not fill the device, segments of whole chunks are scanned side by side; what each adds to λ before
+//! it is linear too, and costs one more walk and `prefix.cu` over the segments. dB and dC are sums over channels: a block
+//! sums over its own, `reduce.cu` over the blocks, and so that few of these sums wait, segments are launched a piece at a
+//! time from their ends, each followed by its reduction. `policy.rs` chooses chunks, segments and pieces such that, from
+//! 2048 frames on, all of it stays below a tenth of the inputs. (Sequences of 2 bytes an element are half as large and
+//! their sums are not: there this holds from about a thousand channels on, and where there are several passes, the sums
+//! of dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every sum has a fixed order,
+//! so a call gives the same bits each time on the same device.
 //!
 //! Bidirectional scans are two walks in opposite directions that add to the same output; more states than a pass
 //! holds in registers are several passes. Both gather in the type of computation and are rounded once.

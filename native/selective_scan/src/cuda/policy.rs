@@ -147,18 +147,16 @@ impl BackwardPlan {
     }
 }
 
-/// Sizes in bytes and 4-byte words of what a problem is made of.
+/// Bytes of a real and 4-byte words of a state.
 struct Sizes {
-    element: usize,
     real: usize,
-    /// 4-byte words of a state.
     words: usize,
 }
 
 impl Sizes {
     fn of(problem: &Problem) -> Self {
         let real = problem.element.state_type().size();
-        Self { element: problem.element.size(), real, words: problem.components() * real / 4 }
+        Self { real, words: problem.components() * real / 4 }
     }
 }
 
@@ -211,13 +209,12 @@ fn is_heavy(problem: &Problem) -> bool {
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing.
 fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
-    let bare = !(problem.z || problem.seq_idx || problem.dt_limit.is_some());
     match (program, problem.method) {
         _ if is_heavy(problem) || layout.states > 8 => 0,
         (Program::Forward, _) if layout.states > 4 => 0,
         (Program::Forward, _) if problem.seq_idx || problem.z => 384,
         (Program::Forward, _) => 512,
-        (_, Method::Zoh) if bare => 384,
+        (_, Method::Zoh) => 384,
         _ => 256,
     }
 }
@@ -482,7 +479,7 @@ impl Properties {
             states_units,
             chunk,
             chunks,
-            segment: per_segment * chunk,
+            segment: (per_segment * chunk).min(problem.seq),
             segments,
             piece: (piece * chunk).min(problem.seq),
             rows_per_block,
