@@ -246,12 +246,7 @@ impl Arguments {
 
     /// The same with segments for chunks.
     pub(super) fn over_segments(&self, packing: &Packing) -> Self {
-        Self {
-            chunk: self.segment,
-            chunks: self.segments,
-            chunk_resets: packing.segment_resets,
-            ..*self
-        }
+        Self { chunk: self.segment, chunks: self.segments, chunk_resets: packing.segment_resets, ..*self }
     }
 }
 

@@ -36,12 +36,8 @@ impl BackwardKernels {
     ) -> Result<Self, Error> {
         let configurations =
             Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
-        let of_states = Configurations {
-            problem,
-            layout: plan.states,
-            unit: plan.states_units.unit,
-            alignment,
-        };
+        let of_states =
+            Configurations { problem, layout: plan.states, unit: plan.states_units.unit, alignment };
         let own_states = plan.chunks > 1 && pass == Pass::Backward;
         let reduce = configurations.reduce();
         Ok(Self {

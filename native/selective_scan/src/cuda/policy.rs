@@ -335,8 +335,7 @@ impl Properties {
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let interval = self.backward(problem).chunk;
         let (layout, units) = self.forward_layout(problem, interval);
-        let warps =
-            (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64;
+        let warps = (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64;
         let mut chunk = problem.seq;
         if problem.seq >= SHORTEST_TO_CUT && warps < WARPS_TO_CUT {
             let chunks = ((WARPS_WITH_CHUNKS as f64 / warps).round() as usize).min(problem.seq / 64);
@@ -368,7 +367,8 @@ impl Properties {
     pub fn backward(&self, problem: &Problem) -> BackwardPlan {
         let sizes = Sizes::of(problem);
         let states = if sizes.words == 1 && problem.state > BACKWARD_LANES { 2 } else { 1 };
-        let heavy = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4) || sizes.words > 2;
+        let heavy =
+            !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4) || sizes.words > 2;
         let span = if heavy { 4 } else { 8 };
         let layout = |channels: usize, warps: usize| {
             let channels = channels.min(unit(problem).next_power_of_two());
@@ -388,9 +388,8 @@ impl Properties {
         if problem.seq <= chunk.max(LONGEST_ALONE) {
             chunk = problem.seq.next_multiple_of(usual.tile);
         }
-        let fits = |layout: &Layout| {
-            backward_bytes(problem, layout, chunk / layout.tile) <= self.shared_per_block
-        };
+        let fits =
+            |layout: &Layout| backward_bytes(problem, layout, chunk / layout.tile) <= self.shared_per_block;
         let smaller = |mut layout: Layout| {
             while !fits(&layout) && layout.channels > 1 {
                 layout.channels /= 2;
@@ -422,7 +421,10 @@ impl Properties {
 
     /// All warps of a launch.
     fn warps(&self, problem: &Problem, plan: &BackwardPlan) -> usize {
-        problem.batch.div_ceil(plan.rows_per_block) * blocks(problem, &plan.layout) * plan.segments * plan.layout.warps
+        problem.batch.div_ceil(plan.rows_per_block)
+            * blocks(problem, &plan.layout)
+            * plan.segments
+            * plan.layout.warps
     }
 
     /// Those that run at a time.
@@ -453,7 +455,8 @@ impl Properties {
         let room = |segments: usize| match problem.seq >= BOUNDED_FROM {
             true => {
                 let all = inputs(problem) * problem.batch * problem.seq * problem.dim;
-                let kept = boundary_bytes(problem, &layout, chunks) + segments * segment_bytes(problem, &layout);
+                let kept =
+                    boundary_bytes(problem, &layout, chunks) + segments * segment_bytes(problem, &layout);
                 ((EXTRA_SHARE * all as f64) as usize).saturating_sub(kept)
             }
             false => SUMS_BYTES,
