@@ -1,7 +1,7 @@
 //! The CPU backend on the shapes that matter: `cargo bench --bench cpu` in native/.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use selective_scan::{Gradients, Outputs, cpu};
+use selective_scan::{Outputs, cpu};
 
 #[path = "../native/selective_scan/tests/support/mod.rs"]
 mod support;
@@ -43,16 +43,7 @@ fn backward(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("backward");
     for (name, shape) in SHAPES.into_iter().filter(|(_, [_, seq, ..])| *seq > 1) {
         let case = case(shape);
-        let zeros = |bytes: &Vec<u8>| vec![0u8; bytes.len()];
-        let i = &case.inputs;
-        let mut gradients = Gradients {
-            x: zeros(&i.x),
-            dt: zeros(&i.dt),
-            a: zeros(&i.a),
-            b: zeros(&i.b),
-            c: zeros(&i.c),
-            ..Gradients::default()
-        };
+        let mut gradients = case.gradient_buffers(0);
         group.throughput(Throughput::Elements(shape[..3].iter().product::<usize>() as u64));
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {

@@ -14,27 +14,11 @@ import time
 import jax
 import jax.numpy as jnp
 
+from peers.jax_recurrence import associative, sequential
+
 NATIVE = pathlib.Path(__file__).resolve().parent.parent / "native"
 SHAPES = {"window": (32, 60, 512), "one game": (1, 60, 512)}
 STATE = 16
-
-
-def sequential(x, dt, a, b, c):
-    def step(h, frame):
-        x, dt, b, c = frame
-        h = jnp.exp(dt[..., None] * a) * h + (dt * x)[..., None] * b[:, None, :]
-        return h, (h * c[:, None, :]).sum(-1)
-
-    h = jnp.zeros((x.shape[0], *a.shape), x.dtype)
-    _, y = jax.lax.scan(step, h, tuple(m.swapaxes(0, 1) for m in (x, dt, b, c)))
-    return y.swapaxes(0, 1)
-
-
-def associative(x, dt, a, b, c):
-    decay = jnp.exp(dt[..., None] * a)
-    drive = (dt * x)[..., None] * b[:, :, None, :]
-    _, h = jax.lax.associative_scan(lambda l, r: (l[0] * r[0], r[0] * l[1] + r[1]), (decay, drive), axis=1)
-    return (h * c[:, :, None, :]).sum(-1)
 
 
 def median_ms(function, arguments, seconds=3.0):

@@ -149,11 +149,14 @@ defmodule ExPhil.Native.SelectiveScan do
   came, before anything is computed. It raises `ExPhil.Native.Error` where the call is right and cannot run here.
   """
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Backend, Call, Devices, Options, Warmup}
+  alias ExPhil.Native.SelectiveScan.{Call, Devices, Options, Warmup}
   import ExPhil.Native.SelectiveScan.Callable
 
   @typedoc "An `ExPhil.Native.Tensor` or, where Nx is there, an `Nx.Tensor`."
   @type tensor :: Tensor.t() | struct
+
+  @typedoc "What runs a call; CUDA devices are numbered."
+  @type backend :: :cpu | :nx | {:cuda, non_neg_integer}
 
   @typedoc "What is known of a CUDA device."
   @type device :: %{
@@ -405,7 +408,7 @@ defmodule ExPhil.Native.SelectiveScan do
       {:cpu, "asked for by backend: :cpu"}
   """
   @doc type: :machine
-  @spec backend_for(tensor, tensor, tensor, tensor, tensor, keyword) :: {Backend.t(), String.t()}
+  @spec backend_for(tensor, tensor, tensor, tensor, tensor, keyword) :: {backend, String.t()}
   def backend_for(x, dt, a, b, c, opts \\ []) do
     Call.backend({x, dt, a, b, c}, Options.read!(opts, :scan))
   end

@@ -5,7 +5,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use selective_scan::{ElementType, Gradients, Method, Problem, cpu};
+use selective_scan::{ElementType, Method, Problem, cpu};
 use support::random;
 
 /// The system's allocator, which counts.
@@ -51,18 +51,7 @@ fn backward_takes_a_tenth_of_its_inputs() {
         let case = random::case(problem, 1);
         let inputs: usize = case.inputs.iter().map(|(_, bytes)| bytes.len()).sum();
         let inputs = inputs + case.gradients.dy.len();
-        let i = &case.inputs;
-        let zeros = |bytes: &Vec<u8>| vec![0u8; bytes.len()];
-        let mut gradients = Gradients {
-            x: zeros(&i.x),
-            dt: zeros(&i.dt),
-            a: zeros(&i.a),
-            b: zeros(&i.b),
-            c: zeros(&i.c),
-            d: i.d.as_ref().map(zeros),
-            z: i.z.as_ref().map(zeros),
-            ..Gradients::default()
-        };
+        let mut gradients = case.gradient_buffers(0);
         let before = HELD.load(Relaxed);
         PEAK.store(before, Relaxed);
         let gradients = gradients.as_mut().map(|_, bytes| &mut bytes[..]);

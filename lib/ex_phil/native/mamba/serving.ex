@@ -75,7 +75,7 @@ if Code.ensure_loaded?(Axon) and function_exported?(Nx, :runtime_call, 3) do
         iex> Nx.shape(hidden)
         {1, 16}
     """
-    @spec new(Axon.ModelState.t() | map, keyword) :: Nx.Serving.t()
+    @spec new(%Axon.ModelState{} | map, keyword) :: Nx.Serving.t()
     def new(parameters, opts) do
       {own, opts} = Keyword.split(opts, [:batch_size, :batch_timeout, :defn_options])
       own = Keyword.validate!(own, batch_size: 32, batch_timeout: 1, defn_options: [])

@@ -8,7 +8,7 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   @variable "EXPHIL_SCAN_BACKEND"
 
   @type preference :: :auto | :cpu | :nx | :cuda | {:cuda, non_neg_integer}
-  @type t :: :cpu | :nx | {:cuda, non_neg_integer}
+  @type t :: ExPhil.Native.SelectiveScan.backend()
 
   @doc "A backend that can be asked for, or `ArgumentError` naming where it was asked for."
   @spec preference!(term, String.t()) :: preference | nil

@@ -10,8 +10,8 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
   @work_per_us_and_core 2_500
 
   # Launch, synchronization and bookkeeping on an H200, and memory of the BEAM over PCIe, there and back.
-  @cuda_launch_us 40
-  @transferred_bytes_per_us 17_000
+  @cuda_launch_us 55
+  @transferred_bytes_per_us 40_000
 
   # What an update takes beside one of zoh, as measured.
   @methods %{zoh: 1, bilinear: 1, rk4: 2, zoh_exact: 2, foh: 2, highorder: 2, poly: 2}

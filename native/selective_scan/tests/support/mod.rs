@@ -61,6 +61,23 @@ impl Case {
         self.backward_with(backward)
     }
 
+    /// Room for the gradients of all inputs, filled with a byte.
+    pub fn gradient_buffers(&self, byte: u8) -> Gradients<Vec<u8>> {
+        let i = &self.inputs;
+        let filled = |bytes: &Vec<u8>| vec![byte; bytes.len()];
+        Gradients {
+            x: filled(&i.x),
+            dt: filled(&i.dt),
+            a: filled(&i.a),
+            b: filled(&i.b),
+            c: filled(&i.c),
+            d: i.d.as_ref().map(filled),
+            z: i.z.as_ref().map(filled),
+            dt_bias: i.dt_bias.as_ref().map(filled),
+            initial_state: i.initial_state.as_ref().map(filled),
+        }
+    }
+
     /// The gradients of any call of that form.
     pub fn backward_with(
         &self,
@@ -71,19 +88,7 @@ impl Case {
             Gradients<&mut [u8]>,
         ) -> Result<(), Error>,
     ) -> Gradients<Vec<f64>> {
-        let i = &self.inputs;
-        let poison = |bytes: &Vec<u8>| vec![0xff; bytes.len()];
-        let mut gradients = Gradients {
-            x: poison(&i.x),
-            dt: poison(&i.dt),
-            a: poison(&i.a),
-            b: poison(&i.b),
-            c: poison(&i.c),
-            d: i.d.as_ref().map(poison),
-            z: i.z.as_ref().map(poison),
-            dt_bias: i.dt_bias.as_ref().map(poison),
-            initial_state: i.initial_state.as_ref().map(poison),
-        };
+        let mut gradients = self.gradient_buffers(0xff);
         backward(
             &self.problem,
             self.inputs(),
