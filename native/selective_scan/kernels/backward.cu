@@ -7,18 +7,17 @@
 //   dB = λ conj(g) x, dC = w dy conj(h), dx = Re Σ λ conj(g B) + D dy, dD = Σ dy x
 // The average over both directions is linear: each direction has its own backward pass with half the source.
 //
-// A warp takes a tile of one channel at once: LANES lanes of STATES states (thread bits 0 to 2) × TIME_LANES lanes of
-// SPAN frames (bits 3 and 4). Each lane scans its frames from zero, states forward and adjoints back; both are joined
-// by a scan of (decay, value) over the time lanes (Blelloch 1990, "Prefix sums and their applications"). So decays and
-// states of a tile stay in registers: there is one exponential a state and frame, and no history in memory. B and C of
-// the tile, and the sums of dB and dC, stay in registers too while the warp goes through its channels: nothing is
-// exchanged between channels before the end of the tile. What a channel carries from tile to tile (λ, and dA of each
-// time lane) waits in shared memory; only the channel's own warp touches it.
+// A warp has PAIR neighbouring channels of each of its CHANNELS_PER_WARP places, LANES lanes of STATES states each, and
+// is on its own but for B, C and their gradients, which its block shares. It walks a tile forward, span by span of SPAN
+// frames, and keeps the state before each span; then back, span by span: forward again from what was kept, so that
+// decays and states of the span stay in registers, and back through them. Sums over the states of a frame end in the lane
+// of that number, which owns the frame: it reads what came with it and writes its gradients. dB and dC are summed over
+// the pair in registers, over the warp through its scratch, over the block at the end of the tile.
 //
 // A block walks a piece of one segment of the sequence, of one batch row after another, from the last tile to the
-// first. States lie in `boundary_states` every `chunk` frames; where a chunk has several tiles, the block first scans
-// its states alone and keeps each tile's first in `starts`. Every sum is taken in a fixed order: the same call gives
-// the same bits. Sums over the blocks, rows and segments are left to reduce.cu.
+// first. States lie in `boundary_states` every `chunk` frames; where a chunk has several tiles, each warp first walks
+// its states alone and keeps each tile's first. Every sum is taken in a fixed order: the same call gives the same bits.
+// Sums over the blocks, rows and segments are left to reduce.cu.
 //
 // SUMMARY: scan_summary, which finds what each segment adds to the gradient of the state before it if that after it
 // is zero; prefix.cu makes of these the gradients after each segment.
@@ -33,72 +32,53 @@
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
-#include "rows.cuh"
+#include "block.cuh"
 
-#define TIME_LANES (32 / LANES)
-// Frames of a time lane.
-#define SPAN (TILE / TIME_LANES)
-// Channels of a warp; those whose sums over the states are taken together.
-#define CHANNELS_EACH (CHANNELS / WARPS)
-#define PAIR (CHANNELS_EACH > 1 ? 2 : 1)
-// Sums over the states: dx, dΔ and, where there is a gate, y.
-#define VALUES (2 + HAS_Z)
-#define SUM_ROWS (PAIR * VALUES * LANES)
-#define PROJECTION_ROWS ((TILE_B + TILE_C) * SLOT_WIDTH)
-#define SCRATCH_ROWS (SUM_ROWS > PROJECTION_ROWS ? SUM_ROWS : PROJECTION_ROWS)
+// Frames that a thread has in registers, and channels.
+#define SPAN 4
+#define PAIR 2
+#define SPANS (TILE / SPAN)
+#define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
+// Reals of the states of a lane, and units of so many in a frame of a span's dB or dC.
+#define LANE_WIDTH (STATES * COMPONENTS)
+#define UNITS (SPAN * LANES)
+// Where threads outnumber the units, each sums over a part of the channels alone.
+#define CHANNEL_PARTS (UNITS < 32 ? 32 / UNITS : 1)
+#define UNITS_EACH (UNITS > 32 ? UNITS / 32 : 1)
+// A thread's place in a row of the scratch: threads whose units are read at once lie on different banks.
+#define SCRATCH_PLACES 36
+#define START_REALS (PAIR * 32 * LANE_WIDTH)
+#define SUM_REALS (2 * SPAN * SLOT_WIDTH)
 
-static_assert(SPAN * TIME_LANES == TILE && SPAN % PER_16_BYTES == 0 && TILE <= 32, "a tile is a warp's, its marks are a word");
-static_assert(CHANNELS_EACH * WARPS == CHANNELS && CHANNELS_EACH % PAIR == 0, "warps have equally many channels");
-static_assert(THREADS % Sequence::PER_FRAME == 0, "a thread owns elements of the same channels in every unit");
+static_assert(CHANNELS == WARPS * CHANNELS_EACH, "warps have equally many channels");
+static_assert(TILE % SPAN == 0 && TILE <= 32, "marks of a tile are a word");
+static_assert(LANES >= SPAN, "every frame of a span has an owner");
 
-typedef State Slots[SLOTS];
+// Two frames of the channels of a warp: in one access, a thread has two frames of its pair.
+typedef Real Frames[CHANNELS_PER_WARP][2][PAIR];
 
-// Rows are in the order of rows.cuh. Between barriers, the rows of a channel belong to its warp; else an element
-// belongs to the thread that stages and finishes it.
-struct Shared {
-  alignas(16) Real delta[CHANNELS][PITCH];
-  alignas(16) Real dy[CHANNELS][PITCH];  // w · scale · dy · silu(z); after the walk, what dΔ is made of
+// What belongs to a warp. Where lanes write what others read, __syncwarp lies between.
+struct Warp {
+  alignas(16) Frames delta[TILE / 2];
 #if !SUMMARY
-  alignas(16) Real x[CHANNELS][PITCH];  // Δx where the gain is Δ; after the walk, what dx is made of
-#if HAS_Z
-  alignas(16) Real y[CHANNELS][PITCH];  // after the walk, Σ C h
+  alignas(16) Frames x[TILE / 2];  // Δx where the gain is Δ
+  // The states before each span, [pair][thread]; when it has been walked back, its dB and dC, [b, c][frame][slot].
+  alignas(16) Real spans[SPANS][START_REALS > SUM_REALS ? START_REALS : SUM_REALS];
+  alignas(16) Real scratch[SPAN][SCRATCH_PLACES * LANE_WIDTH];
+#if TILES > 1
+  alignas(16) Real tiles[TILES - 1][START_REALS];  // the states before the tiles of a chunk but the last
 #endif
 #endif
+  alignas(16) Frames dy[SUMMARY ? TILE / 2 : SPAN / 2];  // w · scale · dy · silu(z)
+};
+
+struct Shared {
+  Warp warps[WARPS];
 #if TILE_B
-  alignas(16) Real b[SLOT_WIDTH][PITCH];
+  alignas(16) Real b[TILE][SLOT_WIDTH];
 #endif
 #if TILE_C
-  alignas(16) Real c[SLOT_WIDTH][PITCH];
-#endif
-  alignas(16) Slots a[CHANNELS];
-  alignas(16) Slots adjoint[CHANNELS];  // the gradient of the state after the tile
-#if C_CONSTANT
-  alignas(16) Slots c_constant[CHANNELS];
-#endif
-#if SUMMARY
-#if DECAY_BY_SUM
-  alignas(16) Real delta_sum[CHANNELS][TIME_LANES];
-#else
-  alignas(16) Slots product[CHANNELS][TIME_LANES];
-#endif
-#else
-#if B_CONSTANT
-  alignas(16) Slots b_constant[CHANNELS];
-  alignas(16) Slots db_constant[CHANNELS][TIME_LANES];
-#endif
-#if C_CONSTANT
-  alignas(16) Slots dc_constant[CHANNELS][TIME_LANES];
-#endif
-  alignas(16) Slots da[CHANNELS][TIME_LANES];
-  alignas(16) Slots starts[TILES][CHANNELS];  // the state before each tile of the chunk
-#if HAS_D
-  alignas(16) Real dd[VECTOR][THREADS];
-#endif
-#if HAS_DT_BIAS
-  alignas(16) Real ddt_bias[VECTOR][THREADS];
-#endif
-  // A warp's values of each state lane, [channel of the pair][value][lane]; at the end of a tile its dB and dC.
-  alignas(16) Real scratch[WARPS][SCRATCH_ROWS][PITCH];
+  alignas(16) Real c[TILE][SLOT_WIDTH];
 #endif
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
@@ -107,10 +87,7 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared
 struct Marks {
   u32 resets, skips;
 
-  // Whether a frame from `first` on, one of `count`, resets the state.
-  __device__ __forceinline__ bool cut(int first, int count) const {
-    return SEQ_IDX && (resets >> first & (u32)((1ull << count) - 1)) != 0;
-  }
+  __device__ __forceinline__ bool reset(int r) const { return SEQ_IDX && (resets >> r & 1) != 0; }
   __device__ __forceinline__ bool skip(int r) const { return SEQ_IDX && (skips >> r & 1) != 0; }
 };
 
@@ -125,601 +102,471 @@ __device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args
 #endif
 }
 
-// What a thread is in its warp.
+typedef ElementPack<PAIR> Pair;
+typedef State PairStates[PAIR][STATES];
+
+// What a thread is, and what it keeps over its block.
 struct Thread {
-  int warp, lane, time_lane, first;  // the first of its frames
-
-  __device__ __forceinline__ Thread()
-      : warp(threadIdx.x / 32), lane(threadIdx.x % LANES), time_lane(threadIdx.x % 32 / LANES), first(time_lane * SPAN) {}
-
-  // Neighbouring lanes have neighbouring states: without conflicts over the banks.
-  __device__ __forceinline__ int slot(int s) const { return lane + LANES * s; }
-};
-
-// --- From memory to rows --------------------------------------------------------------------------------------
-
-// A tile on its way. The same thread takes the same units in and out, so rows need a barrier for the walk alone.
-struct Incoming {
-  Sequence::Raw dt;
-#if USE_X
-  Sequence::Raw x;
-#endif
-  Sequence::Raw dy;
-#if TILE_Z
-  Sequence::Raw z;
-#endif
-#if TILE_B
-  RowsOfB::Raw b;
-#endif
-#if TILE_C
-  RowsOfC::Raw c;
-#endif
-};
-
-// What of a tile is wanted: for the states alone, x, dt and b.
-enum Extent { STATES_ALONE, WHOLE };
-
-// Cursors are made anew for each tile: a walk is long, and has better use for their registers.
-template <Extent EXTENT>
-__device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, const Place& place, i64 i0, int rows) {
-  const Sequence::Cursor sequence = sequence_at(args, place, i0);
-  sequence.load(in.dt, args.dt, rows);
-#if USE_X
-  sequence.load(in.x, args.x, rows);
-#endif
-#if TILE_B
-  projection_at<RowsOfB>(args, place, args.groups_b, place.group_b, i0).load(in.b, args.b, rows);
-#endif
-  if constexpr (EXTENT == WHOLE) {
-    sequence.load(in.dy, args.dy, rows);
-#if TILE_Z
-    sequence.load(in.z, args.z, rows);
-#endif
-#if TILE_C
-    projection_at<RowsOfC>(args, place, args.groups_c, place.group_c, i0).load(in.c, args.c, rows);
-#endif
-  }
-}
-
-// Frames that are skipped get no input and no gradient; nor do their b and c, which may be anything, reach a sum.
-template <typename U>
-__device__ __forceinline__ void clear_skipped([[maybe_unused]] typename U::Raw& raw, [[maybe_unused]] const Marks& marks) {
-#if SEQ_IDX
-  U::each([&](int k, int r, int) {
-#pragma unroll
-    for (int f = 0; f < U::FRAMES; f++) {
-      if (marks.skip(r + f)) raw[k][f] = {};
-    }
-  });
-#endif
-}
-
-template <Extent EXTENT>
-__device__ __forceinline__ void store_tile(Shared& shared, Incoming& in, const Arguments& args, const Place& place,
-                                           const Marks& marks, int rows) {
-  Sequence::each([&](int k, int r, int column) {
-#pragma unroll
-    for (int e = 0; e < VECTOR; e++) {
-      const int row = e * ROW_STEP + column / VECTOR;
-      Real bias = 0;
-      [[maybe_unused]] Real slope;
+  int place, lane, pair, column;
+  int here;   // channels of the pair that there are
+  int count;  // states of the pass
+  i64 channel;
+  PairStates a, adjoint;
 #if HAS_DT_BIAS
-      if (column < place.channels) bias = args.dt_bias[place.channel0 + column + e];
+  Real bias[PAIR];
 #endif
-      Real delta[Sequence::FRAMES], values[Sequence::FRAMES];
-#pragma unroll
-      for (int f = 0; f < Sequence::FRAMES; f++) {
-        const bool here = r + f < rows && column < place.channels && !marks.skip(r + f);
-        delta[f] = here ? step_size(args, to_real(in.dt[k][f].elements[e]), bias, slope) : (Real)0;
-      }
-      Sequence::put(shared.delta, row, r, delta);
+#if SUMMARY
+#if DECAY_BY_SUM
+  Real delta_sum[PAIR];  // of the frames that the lane owns
+#else
+  PairStates product;
+#endif
+#else
+  PairStates da;
+#if B_CONSTANT
+  PairStates b, db;
+#endif
+#if HAS_D
+  Real d[PAIR], dd[PAIR];
+#endif
+#if HAS_DT_BIAS
+  Real ddt_bias[PAIR];
+#endif
+#endif
+#if C_CONSTANT
+  PairStates c;
+#if !SUMMARY
+  PairStates dc;
+#endif
+#endif
+};
+
+// --- Between memory and registers -----------------------------------------------------------------------------
+
+// Where the elements of a thread's channels lie: those of frame r of a chunk at origin + r · stride.
+struct Sequence {
+  i64 origin, stride;
+  int rows;  // of the chunk
+
+  __device__ __forceinline__ Sequence(const Arguments& args, const Place& place, const Thread& thread, i64 begin, int rows)
+      : origin((place.row * args.seq + frame(args, begin)) * args.dim + thread.channel),
+        stride(args.reverse ? -args.dim : args.dim),
+        rows(rows) {}
+
+  // Whether the thread owns a frame that there is.
+  __device__ __forceinline__ bool owns(const Thread& thread, int r) const {
+    return thread.lane < SPAN && thread.here > 0 && r < rows;
+  }
+
+  __device__ __forceinline__ Pair load(const Element* tensor, const Thread& thread, int r) const {
+    Pair pair{};
+    if (!owns(thread, r)) return pair;
+    const Element* from = tensor + origin + r * stride;
+#if VECTOR == PAIR
+    pair = *reinterpret_cast<const Pair*>(from);
+#else
+    pair.elements[0] = from[0];
+    if (thread.here > 1) pair.elements[1] = from[1];
+#endif
+    return pair;
+  }
+
+  __device__ __forceinline__ void store(Element* tensor, const Thread& thread, int r, const Real (&values)[PAIR]) const {
+    Element* to = tensor + origin + r * stride;
+#if VECTOR == PAIR
+    store_elements(to, values);
+#else
+    to[0] = to_element(values[0]);
+    if (thread.here > 1) to[1] = to_element(values[1]);
+#endif
+  }
+
+  // Brings the warp's frames of a tile nearer while another is walked.
+  template <bool WHOLE>
+  __device__ __forceinline__ void prefetch([[maybe_unused]] const Arguments& args, const Thread& thread, int r0) const {
+    const int r = r0 + thread.place;
+    if (thread.place >= TILE || r < 0 || r >= rows) return;
+    const i64 at = origin - thread.pair * PAIR + r * stride;
+    const auto bring = [&](const Element* tensor) { asm volatile("prefetch.global.L2 [%0];" ::"l"(tensor + at)); };
+    bring(args.dt);
 #if USE_X
-#pragma unroll
-      for (int f = 0; f < Sequence::FRAMES; f++) {
-        values[f] = marks.skip(r + f) ? (Real)0 : to_real(in.x[k][f].elements[e]);
-#if GAIN_IS_DELTA
-        values[f] *= delta[f];
+    bring(args.x);
 #endif
-      }
-      Sequence::put(shared.x, row, r, values);
+    if constexpr (WHOLE) {
+      bring(args.dy);
+#if HAS_Z
+      bring(args.z);
 #endif
-      if constexpr (EXTENT == WHOLE) {
-#pragma unroll
-        for (int f = 0; f < Sequence::FRAMES; f++) {
-          values[f] = marks.skip(r + f) ? (Real)0 : to_real(in.dy[k][f].elements[e]) * (OUTPUT_WEIGHT * (Real)args.scale);
-#if TILE_Z
-          const Real z = to_real(in.z[k][f].elements[e]);
-          values[f] *= marks.skip(r + f) ? (Real)0 : z * sigmoid(z);
-#endif
-        }
-        Sequence::put(shared.dy, row, r, values);
-      }
     }
-  });
-#if TILE_B
-  clear_skipped<RowsOfB>(in.b, marks);
-  store_projection<RowsOfB, VECTOR_B>(shared.b, in.b);
-#endif
-#if TILE_C
-  if constexpr (EXTENT == WHOLE) {
-    clear_skipped<RowsOfC>(in.c, marks);
-    store_projection<RowsOfC, VECTOR_C>(shared.c, in.c);
   }
-#endif
-}
+};
 
-// Brings the sequences of a whole tile nearer while another is walked.
-__device__ __forceinline__ void prefetch_tile(const Arguments& args, const Place& place, i64 i0) {
-  constexpr int PER_LINE = 128 / sizeof(Element), LINES = (CHANNELS + PER_LINE - 1) / PER_LINE;
-  const Element* tensors[] = {args.dt, args.dy,
-#if USE_X
-                              args.x,
-#endif
-#if TILE_Z
-                              args.z,
-#endif
-  };
-  constexpr int TENSORS = sizeof(tensors) / sizeof(tensors[0]);
-  const i64 first = (place.row * args.seq + frame(args, i0)) * args.dim + place.channel0;
-  const i64 stride = args.reverse ? -args.dim : args.dim;
-#pragma unroll 1
-  for (int q = threadIdx.x; q < TILE * LINES; q += THREADS) {
-    const int r = q / LINES, column = q % LINES * PER_LINE;
-    if (column >= place.channels) continue;
+// A tile of a projection on its way from memory to the block.
+template <int COUNT>
+struct Incoming {
+  static constexpr int PER_FRAME = SLOT_WIDTH / COUNT, ALL = TILE * PER_FRAME, EACH = (ALL + THREADS - 1) / THREADS;
+  ElementPack<COUNT> raw[EACH];
+
+  // Calls f(number, frame, first component) for each access of this thread.
+  template <typename F>
+  static __device__ __forceinline__ void each(F f) {
 #pragma unroll
-    for (int t = 0; t < TENSORS; t++) asm volatile("prefetch.global.L2 [%0];" ::"l"(tensors[t] + first + r * stride + column));
+    for (int k = 0; k < EACH; k++) {
+      const int access = k * THREADS + (int)threadIdx.x;
+      if (ALL % THREADS == 0 || access < ALL) f(k, access / PER_FRAME, access % PER_FRAME * COUNT);
+    }
+  }
+
+  __device__ __forceinline__ void load(const Element* tensor, const Arguments& args, const Place& place, i64 groups, i64 group,
+                                       i64 i0, int rows) {
+    const i64 first = (((place.row * args.seq + frame(args, i0)) * groups + group) * args.state + args.first_state) * COMPONENTS;
+    const i64 width = groups * args.state * COMPONENTS, stride = args.reverse ? -width : width;
+    const int count = states_here(args) * COMPONENTS;
+    each([&](int k, int r, int column) {
+      raw[k] = ElementPack<COUNT>{};
+      if (r < rows && column < count) {
+        raw[k] = *reinterpret_cast<const ElementPack<COUNT>*>(tensor + first + r * stride + column);
+      }
+    });
+  }
+
+  // What b and c are in frames that are skipped must not reach a sum.
+  __device__ __forceinline__ void store(Real (*rows)[SLOT_WIDTH], const Marks& marks) const {
+    each([&](int k, int r, int column) {
+      Real values[COUNT];
+#pragma unroll
+      for (int e = 0; e < COUNT; e++) values[e] = marks.skip(r) ? (Real)0 : to_real(raw[k].elements[e]);
+      store_reals(&rows[r][column], values);
+    });
+  }
+};
+
+// --- Between registers and shared memory ------------------------------------------------------------------------
+
+// What the owner of frame r of a tile has of its pair.
+__device__ __forceinline__ void put(Frames* frames, const Thread& thread, int r, const Real (&values)[PAIR]) {
+  store_reals(frames[r / 2][thread.pair][r % 2], values);
+}
+
+// A span of the thread's pair.
+typedef Real Span[SPAN][PAIR];
+
+__device__ __forceinline__ void load_span(Span& values, const Frames* frames, const Thread& thread, int first) {
+#pragma unroll
+  for (int f = 0; f < SPAN; f += 2) {
+    Real both[2 * PAIR];
+    load_reals(both, frames[(first + f) / 2][thread.pair][0]);
+#pragma unroll
+    for (int k = 0; k < 2 * PAIR; k++) values[f + k / PAIR][k % PAIR] = both[k];
   }
 }
 
-// --- The scan of a channel's tile ----------------------------------------------------------------------------
-
-__device__ __forceinline__ Real shuffle_up(Real value, int by) { return __shfl_up_sync(ALL_LANES, value, by); }
-__device__ __forceinline__ Real shuffle_down(Real value, int by) { return __shfl_down_sync(ALL_LANES, value, by); }
-__device__ __forceinline__ Complex shuffle_up(Complex value, int by) {
-  return {shuffle_up(value.re, by), shuffle_up(value.im, by)};
-}
-__device__ __forceinline__ Complex shuffle_down(Complex value, int by) {
-  return {shuffle_down(value.re, by), shuffle_down(value.im, by)};
-}
-
-// A thread's frames of its states of a projection.
-typedef State Frames[STATES][SPAN];
-
-__device__ __forceinline__ void load_projection(Frames& values, const Real (*rows)[PITCH], const Thread& thread) {
+// The states of a lane, as they lie in shared memory and in the sums over time.
+__device__ __forceinline__ void load_lane(State (&states)[STATES], const Real* from) {
+  Real reals[LANE_WIDTH];
+  load_reals(reals, from);
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
 #if COMPLEX
-    Real re[SPAN], im[SPAN];
-    load_reals(re, &rows[2 * thread.slot(s)][thread.first]);
-    load_reals(im, &rows[2 * thread.slot(s) + 1][thread.first]);
-#pragma unroll
-    for (int f = 0; f < SPAN; f++) values[s][f] = {re[f], im[f]};
+    states[s] = {reals[2 * s], reals[2 * s + 1]};
 #else
-    load_reals(values[s], &rows[thread.slot(s)][thread.first]);
+    states[s] = reals[s];
 #endif
   }
 }
 
-__device__ __forceinline__ void store_projection_sums(Real (*rows)[PITCH], const Frames& values, const Thread& thread) {
+__device__ __forceinline__ void store_lane(Real* to, const State (&states)[STATES]) {
+  Real reals[LANE_WIDTH];
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
 #if COMPLEX
-    Real re[SPAN], im[SPAN];
-#pragma unroll
-    for (int f = 0; f < SPAN; f++) {
-      re[f] = values[s][f].re;
-      im[f] = values[s][f].im;
-    }
-    store_reals(&rows[2 * thread.slot(s)][thread.first], re);
-    store_reals(&rows[2 * thread.slot(s) + 1][thread.first], im);
+    reals[2 * s] = states[s].re;
+    reals[2 * s + 1] = states[s].im;
 #else
-    store_reals(&rows[thread.slot(s)][thread.first], values[s]);
+    reals[s] = states[s];
 #endif
+  }
+  store_reals(to, reals);
+}
+
+__device__ __forceinline__ void save(Real* to, const PairStates& h, const Thread& thread) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) store_lane(to + (p * 32 + thread.place) * LANE_WIDTH, h[p]);
+}
+
+__device__ __forceinline__ void restore(PairStates& h, const Real* from, const Thread& thread) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) load_lane(h[p], from + (p * 32 + thread.place) * LANE_WIDTH);
+}
+
+__device__ __forceinline__ void clear(PairStates& states) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) states[p][s] = to_state(0);
   }
 }
 
-// B and C of a thread's frames: of a tile, or the same in all frames of a channel.
-struct Projections {
-#if USE_B
-  Frames b;
+// Δ of the frame that the thread owns; zero where there is none.
+__device__ __forceinline__ void own_delta(Real (&delta)[PAIR], const Arguments& args, const Thread& thread, const Pair& dt,
+                                          bool present) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    [[maybe_unused]] Real bias = 0, slope;
+#if HAS_DT_BIAS
+    bias = thread.bias[p];
 #endif
-  Frames c;
-};
-
-__device__ __forceinline__ void set_constant([[maybe_unused]] Frames& values, [[maybe_unused]] const Slots& slots,
-                                             [[maybe_unused]] const Thread& thread) {
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-#pragma unroll
-    for (int f = 0; f < SPAN; f++) values[s][f] = slots[thread.slot(s)];
+    delta[p] = present && p < thread.here ? step_size(args, to_real(dt.elements[p]), bias, slope) : (Real)0;
   }
 }
 
-__device__ __forceinline__ void clear(Frames& values) {
+// w · scale · dy · silu(z) of that frame.
+__device__ __forceinline__ void own_source(Real (&source)[PAIR], const Arguments& args, const Pair& dy,
+                                           [[maybe_unused]] const Pair& z, bool skipped) {
 #pragma unroll
-  for (int s = 0; s < STATES; s++) {
-#pragma unroll
-    for (int f = 0; f < SPAN; f++) values[s][f] = to_state(0);
-  }
-}
-
-// The decays of a thread's frames, and their product.
-struct Decays {
-  State a[STATES], each[STATES][SPAN], product[STATES];
-};
-
-__device__ __forceinline__ void load_decays(Decays& decays, const Slots& a, const Real (&delta)[SPAN], const Thread& thread,
-                                            const Marks& marks) {
-#if DECAY_BY_SUM
-  Real sum = delta[0];
-#pragma unroll
-  for (int f = 1; f < SPAN; f++) sum += delta[f];
+  for (int p = 0; p < PAIR; p++) {
+    Real value = to_real(dy.elements[p]) * (OUTPUT_WEIGHT * (Real)args.scale);
+#if HAS_Z
+    const Real gate = to_real(z.elements[p]);
+    value *= gate * sigmoid(gate);
 #endif
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-    decays.a[s] = a[thread.slot(s)];
-#pragma unroll
-    for (int f = 0; f < SPAN; f++) {
-      decays.each[s][f] = marks.skip(thread.first + f) ? to_state(1) : decay(decays.a[s], delta[f]);
-    }
-#if DECAY_BY_SUM
-    decays.product[s] = exp_product(decays.a[s], sum);
-#else
-    decays.product[s] = decays.each[s][0];
-#pragma unroll
-    for (int f = 1; f < SPAN; f++) decays.product[s] = decays.each[s][f] * decays.product[s];
-#endif
+    source[p] = skipped ? (Real)0 : value;
   }
 }
 
 #if !SUMMARY
-// g·(B·x) of a thread's frames.
-__device__ __forceinline__ void load_inputs(Frames& inputs, const Decays& decays, const Frames& b, const Real (&delta)[SPAN],
-                                            const Real (&x)[SPAN]) {
+// --- The walk forward -----------------------------------------------------------------------------------------
+
+// One frame of a thread's states: g·(B·x) of a channel.
+__device__ __forceinline__ State input_of([[maybe_unused]] State a, [[maybe_unused]] Real delta, [[maybe_unused]] State decay,
+                                          State b, Real x) {
+#if GAIN_IS_DELTA
+  return b * x;
+#else
+  return gain(a, delta, decay) * (b * x);
+#endif
+}
+
+// Walks the states of a tile, which begins with frame r0 of the chunk, and leaves the Δ and x of its frames in the rows of
+// the warp. KEEP: keeps the states before each span, and does not walk the last; else the rows of two spans serve all.
+template <bool KEEP>
+__device__ __forceinline__ void walk_states(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
+                                            const Sequence& sequence, const Thread& thread, PairStates& h, const Marks& marks,
+                                            int r0, int rows) {
+  const int spans = (rows + SPAN - 1) / SPAN;
+  Pair dt = sequence.load(args.dt, thread, r0 + thread.lane), x = sequence.load(args.x, thread, r0 + thread.lane);
+#pragma unroll 1
+  for (int k = 0; k < spans; k++) {
+    const int first = (KEEP ? k : k % 2) * SPAN, own = k * SPAN + thread.lane;
+    if (thread.lane < SPAN) {
+      const bool skipped = marks.skip(own);
+      Real delta[PAIR], values[PAIR];
+      own_delta(delta, args, thread, dt, sequence.owns(thread, r0 + own) && !skipped);
 #pragma unroll
-  for (int s = 0; s < STATES; s++) {
+      for (int p = 0; p < PAIR; p++) {
+        values[p] = skipped ? (Real)0 : to_real(x.elements[p]);
+#if GAIN_IS_DELTA
+        values[p] *= delta[p];
+#endif
+      }
+      put(warp.delta, thread, first + thread.lane, delta);
+      put(warp.x, thread, first + thread.lane, values);
+    }
+    if constexpr (KEEP) save(warp.spans[k], h, thread);
+    if (k + 1 < spans) {
+      dt = sequence.load(args.dt, thread, r0 + own + SPAN);
+      x = sequence.load(args.x, thread, r0 + own + SPAN);
+    }
+    __syncwarp();
+    if (KEEP && k + 1 == spans) break;
+
+    Span delta, input;
+    load_span(delta, warp.delta, thread, first);
+    load_span(input, warp.x, thread, first);
 #pragma unroll
     for (int f = 0; f < SPAN; f++) {
-#if GAIN_IS_DELTA
-      inputs[s][f] = b[s][f] * x[f];
-#else
-      inputs[s][f] = gain(decays.a[s], delta[f], decays.each[s][f]) * (b[s][f] * x[f]);
-#endif
-    }
-  }
-}
-
-// The state after a thread's frames, if it is zero before them.
-__device__ __forceinline__ State scan_states(const State (&decays)[SPAN], const State (&inputs)[SPAN], const Thread& thread,
-                                             const Marks& marks) {
-  State h = inputs[0];
-#pragma unroll
-  for (int f = 1; f < SPAN; f++) h = marks.cut(thread.first + f, 1) ? inputs[f] : decays[f] * h + inputs[f];
-  return h;
-}
-
-// From the state before the tile: that before the thread's frames. `end` is that after them, from zero; then from what
-// is before the tile.
-__device__ __forceinline__ State join_states(State before, State product, State& end, const Thread& thread, const Marks& marks) {
-  if (thread.time_lane == 0 && !marks.cut(0, SPAN)) end = product * before + end;
-#pragma unroll
-  for (int step = 1; step < TIME_LANES; step *= 2) {
-    const State earlier = shuffle_up(end, step * LANES), decay = shuffle_up(product, step * LANES);
-    if (thread.time_lane >= step && !marks.cut((thread.time_lane - step + 1) * SPAN, step * SPAN)) {
-      end = product * earlier + end;
-    }
-    product = product * decay;
-  }
-  const State earlier = shuffle_up(end, LANES);
-  return thread.time_lane == 0 ? before : earlier;
-}
-#endif
-
-// What a thread's frames add to the gradient of the state before them.
-__device__ __forceinline__ State scan_adjoints(const State (&decays)[SPAN], const State (&c)[SPAN], const Real (&dy)[SPAN],
-                                               const Thread& thread, const Marks& marks) {
-  State carried = to_state(0);
-#pragma unroll
-  for (int f = SPAN - 1; f >= 0; f--) {
-    const State source = conjugate(c[f]) * dy[f];
-    const State adjoint = f < SPAN - 1 ? source + carried : source;
-    carried = marks.cut(thread.first + f, 1) ? to_state(0) : conjugate(decays[f]) * adjoint;
-  }
-  return carried;
-}
-
-// From the gradient of the state after the tile: that after the thread's frames. `carried` is what they add to the
-// gradient before them; then the whole of that.
-__device__ __forceinline__ State join_adjoints(State after, State product, State& carried, const Thread& thread,
-                                               const Marks& marks) {
-  product = conjugate(product);
-  if (thread.time_lane == TIME_LANES - 1 && !marks.cut(thread.first, SPAN)) carried = product * after + carried;
-#pragma unroll
-  for (int step = 1; step < TIME_LANES; step *= 2) {
-    const State later = shuffle_down(carried, step * LANES), decay = shuffle_down(product, step * LANES);
-    if (thread.time_lane < TIME_LANES - step && !marks.cut(thread.first, step * SPAN)) carried = product * later + carried;
-    product = product * decay;
-  }
-  const State later = shuffle_down(carried, LANES);
-  return thread.time_lane == TIME_LANES - 1 ? after : later;
-}
-
-#if SUMMARY
-// Walks the adjoints alone of a tile of the warp's channels.
-__device__ __forceinline__ void walk_adjoints(Shared& shared, const Thread& thread, const Marks& marks) {
-  Projections projections;
-#if TILE_C
-  load_projection(projections.c, shared.c, thread);
-#endif
-#pragma unroll 1
-  for (int m = 0; m < CHANNELS_EACH; m++) {
-    const int row = thread.warp * CHANNELS_EACH + m;
-#if C_CONSTANT
-    set_constant(projections.c, shared.c_constant[row], thread);
-#endif
-    Real delta[SPAN], dy[SPAN];
-    load_reals(delta, &shared.delta[row][thread.first]);
-    load_reals(dy, &shared.dy[row][thread.first]);
-    Decays decays;
-    load_decays(decays, shared.a[row], delta, thread, marks);
-#if DECAY_BY_SUM
-    if (thread.lane == 0) {
-#pragma unroll
-      for (int f = 0; f < SPAN; f++) shared.delta_sum[row][thread.time_lane] += delta[f];
-    }
-#endif
-#pragma unroll
-    for (int s = 0; s < STATES; s++) {
-      const int slot = thread.slot(s);
-#if !DECAY_BY_SUM
-      State& product = shared.product[row][thread.time_lane][slot];
-      product = product * decays.product[s];
-#endif
-      State carried = scan_adjoints(decays.each[s], projections.c[s], dy, thread, marks);
-      join_adjoints(shared.adjoint[row][slot], decays.product[s], carried, thread, marks);
-      __syncwarp();  // the last time lane has read what the first writes
-      if (thread.time_lane == 0) shared.adjoint[row][slot] = carried;
-    }
-  }
-}
-#else
-
-// Walks the states alone of a tile of the warp's channels.
-__device__ __forceinline__ void walk_states(Shared& shared, const Thread& thread, const Marks& marks, int tile) {
-  Frames b;
+      const bool reset = marks.reset(k * SPAN + f);
 #if TILE_B
-  load_projection(b, shared.b, thread);
+      State b[STATES];
+      load_lane(b, &shared.b[k * SPAN + f][thread.lane * LANE_WIDTH]);
 #endif
-#pragma unroll 1
-  for (int m = 0; m < CHANNELS_EACH; m++) {
-    const int row = thread.warp * CHANNELS_EACH + m;
-#if B_CONSTANT
-    set_constant(b, shared.b_constant[row], thread);
-#endif
-    Real delta[SPAN], x[SPAN];
-    load_reals(delta, &shared.delta[row][thread.first]);
-    load_reals(x, &shared.x[row][thread.first]);
-    Decays decays;
-    Frames inputs;
-    load_decays(decays, shared.a[row], delta, thread, marks);
-    load_inputs(inputs, decays, b, delta, x);
 #pragma unroll
-    for (int s = 0; s < STATES; s++) {
-      const int slot = thread.slot(s);
-      State end = scan_states(decays.each[s], inputs[s], thread, marks);
-      join_states(shared.starts[tile][row][slot], decays.product[s], end, thread, marks);
-      if (thread.time_lane == TIME_LANES - 1) shared.starts[tile + 1][row][slot] = end;
+      for (int p = 0; p < PAIR; p++) {
+#if B_CONSTANT
+        const State(&b)[STATES] = thread.b[p];
+#endif
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+          const State a = thread.a[p][s], e = decay(a, delta[f][p]);
+          const State in = input_of(a, delta[f][p], e, b[s], input[f][p]);
+          h[p][s] = reset ? in : e * h[p][s] + in;
+        }
+      }
     }
   }
+  __syncwarp();
 }
 
-// Sums over a channel's states of what becomes dx, dΔ and dz, a frame each.
-struct Sums {
-  Real x[SPAN], delta[SPAN];
+// --- The walk back --------------------------------------------------------------------------------------------
+
+// Sums over a channel's lanes what each has of the frames of a span; a lane gets the sum of the frame that it owns.
+__device__ __forceinline__ Real sum_of_own_frame(const Real (&values)[SPAN], const Thread& thread) {
+  Real halves[2];
+  const bool second = thread.lane & 2, odd = thread.lane & 1;
+#pragma unroll
+  for (int f = 0; f < 2; f++) {
+    halves[f] = second ? values[f + 2] : values[f];
+    halves[f] += __shfl_xor_sync(ALL_LANES, second ? values[f] : values[f + 2], thread_bit(2));
+  }
+  Real sum = odd ? halves[1] : halves[0];
+  sum += __shfl_xor_sync(ALL_LANES, odd ? halves[0] : halves[1], thread_bit(1));
+#pragma unroll
+  for (int bit = SPAN; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
+  return sum;
+}
+
+// Sums over the states of what becomes dx, dΔ and dz of the frames that a thread owns.
+struct OwnSums {
+  Real x[PAIR], delta[PAIR];
 #if HAS_Z
-  Real y[SPAN];
+  Real y[PAIR];
 #endif
 };
 
-// One state of a channel, walked back. `h` is the state after each frame, `before` that before the first; `adjoint`
-// the gradient of the state after the last.
-__device__ __forceinline__ void walk_back(Sums& sums, State& da, State (&db)[SPAN], State (&dc)[SPAN], const State (&b)[SPAN],
-                                          const State (&c)[SPAN], State a, const State (&decays)[SPAN], const State (&h)[SPAN],
-                                          State before, State adjoint, const Real (&delta)[SPAN], const Real (&x)[SPAN],
-                                          const Real (&dy)[SPAN], bool first_state, const Thread& thread, const Marks& marks) {
-  da = to_state(0);
+typedef State SpanStates[SPAN][STATES];
+
+// One channel of a span, walked forward from what was kept, then back.
+__device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p, SpanStates& db, SpanStates& dc,
+                                             [[maybe_unused]] const SpanStates& span_b, [[maybe_unused]] const SpanStates& span_c,
+                                             const Real* kept, const Span& delta, const Span& x, const Span& dy,
+                                             const Marks& marks, int first) {
+  State before[STATES], e[SPAN][STATES], h[SPAN][STATES];
+  load_lane(before, kept + (p * 32 + thread.place) * LANE_WIDTH);
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+#if B_CONSTANT
+      const State b = thread.b[p][s];
+#else
+      const State b = span_b[f][s];
+#endif
+      e[f][s] = decay(thread.a[p][s], delta[f][p]);
+      const State in = input_of(thread.a[p][s], delta[f][p], e[f][s], b, x[f][p]);
+      h[f][s] = marks.reset(first + f) ? in : e[f][s] * (f > 0 ? h[f - 1][s] : before[s]) + in;
+    }
+  }
+
+  Real to_x[SPAN], to_delta[SPAN];
+#if HAS_Z
+  Real y[SPAN];
+#endif
 #pragma unroll
   for (int f = SPAN - 1; f >= 0; f--) {
-    const bool cut = marks.cut(thread.first + f, 1);
-    const State lambda = conjugate(c[f]) * dy[f] + adjoint;
-    const State previous = cut ? to_state(0) : f > 0 ? h[f - 1] : before;
-    dc[f] = conjugate(h[f]) * dy[f] + dc[f];
-#if GAIN_IS_DELTA
-    // ∂a/∂A = Δa and ∂a/∂Δ = Aa share λ conj(a h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B).
-    const State carried = conjugate(decays[f]) * lambda;
-    const State shared_part = carried * conjugate(previous);
-    db[f] = lambda * x[f] + db[f];
-    da = shared_part * delta[f] + da;
-    const Real to_delta = real_part(shared_part * conjugate(a)), to_x = real_part(lambda * conjugate(b[f]));
+    const bool reset = marks.reset(first + f);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      const State a = thread.a[p][s];
+#if B_CONSTANT
+      const State b = thread.b[p][s];
+      State& to_b = thread.db[p][s];
+      const bool first_b = false;
 #else
-    // Coefficients are had anew here: their derivatives would not find room in registers.
-    Partials partials;
-    const Coefficients k = discretize(a, delta[f], partials);
-    const State d_a = lambda * conjugate(previous), d_g = lambda * conjugate(b[f] * x[f]);
-    const State carried = conjugate(decays[f]) * lambda, through_gain = lambda * conjugate(k.g);
-    db[f] = through_gain * x[f] + db[f];
-    da = d_a * conjugate(partials.a_by_a) + (d_g * conjugate(partials.g_by_a) + da);
-    const Real to_delta = real_part(d_a * conjugate(partials.a_by_delta) + d_g * conjugate(partials.g_by_delta));
-    const Real to_x = real_part(through_gain * conjugate(b[f]));
-#endif
-    sums.x[f] = first_state ? to_x : sums.x[f] + to_x;
-    sums.delta[f] = first_state ? to_delta : sums.delta[f] + to_delta;
-#if HAS_Z
-    const Real y = real_part(c[f] * h[f]);
-    sums.y[f] = first_state ? y : sums.y[f] + y;
-#endif
-    adjoint = cut ? to_state(0) : carried;
-  }
-}
-
-__device__ __forceinline__ void walk_channel(Shared& shared, Sums& sums, Projections& projections, Frames& db, Frames& dc,
-                                             const Thread& thread, const Marks& marks, int tile, int row) {
-#if B_CONSTANT
-  set_constant(projections.b, shared.b_constant[row], thread);
-  clear(db);
+      const State b = span_b[f][s];
+      State& to_b = db[f][s];
+      const bool first_b = p == 0;
 #endif
 #if C_CONSTANT
-  set_constant(projections.c, shared.c_constant[row], thread);
-  clear(dc);
+      const State c = thread.c[p][s];
+      State& to_c = thread.dc[p][s];
+      const bool first_c = false;
+#else
+      const State c = span_c[f][s];
+      State& to_c = dc[f][s];
+      const bool first_c = p == 0;
 #endif
-  Real delta[SPAN], x[SPAN], dy[SPAN];
-  load_reals(delta, &shared.delta[row][thread.first]);
-  load_reals(x, &shared.x[row][thread.first]);
-  load_reals(dy, &shared.dy[row][thread.first]);
-  Decays decays;
-  Frames h;
-  load_decays(decays, shared.a[row], delta, thread, marks);
-  load_inputs(h, decays, projections.b, delta, x);
-
-  State before[STATES], after[STATES];
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-    const int slot = thread.slot(s);
-    State end = scan_states(decays.each[s], h[s], thread, marks);
-    State carried = scan_adjoints(decays.each[s], projections.c[s], dy, thread, marks);
-    before[s] = join_states(shared.starts[tile][row][slot], decays.product[s], end, thread, marks);
-    after[s] = join_adjoints(shared.adjoint[row][slot], decays.product[s], carried, thread, marks);
-    __syncwarp();  // the last time lane has read what the first writes
-    if (thread.time_lane == 0) shared.adjoint[row][slot] = carried;
-  }
-
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-#pragma unroll
-    for (int f = 0; f < SPAN; f++) {
-      const State previous = f > 0 ? h[s][f - 1] : before[s];
-      if (!marks.cut(thread.first + f, 1)) h[s][f] = decays.each[s][f] * previous + h[s][f];
-    }
-    State da;
-    walk_back(sums, da, db[s], dc[s], projections.b[s], projections.c[s], decays.a[s], decays.each[s], h[s], before[s], after[s],
-              delta, x, dy, s == 0, thread, marks);
-    const int slot = thread.slot(s);
-    shared.da[row][thread.time_lane][slot] = shared.da[row][thread.time_lane][slot] + da;
-#if B_CONSTANT
-#pragma unroll
-    for (int f = 1; f < SPAN; f++) db[s][0] += db[s][f];
-    shared.db_constant[row][thread.time_lane][slot] = shared.db_constant[row][thread.time_lane][slot] + db[s][0];
+      const State lambda = conjugate(c) * dy[f][p] + thread.adjoint[p][s];
+      const State previous = f > 0 ? h[f - 1][s] : before[s];
+      const State of_c = conjugate(h[f][s]) * dy[f][p];
+      to_c = first_c ? of_c : of_c + to_c;
+      const State carried = conjugate(e[f][s]) * lambda;
+#if GAIN_IS_DELTA
+      // ∂a/∂A = Δa and ∂a/∂Δ = Aa share λ conj(a h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B).
+      const State through_decay = reset ? to_state(0) : carried * conjugate(previous);
+      const State of_b = lambda * x[f][p];
+      thread.da[p][s] = through_decay * delta[f][p] + thread.da[p][s];
+      const Real of_delta = real_part(through_decay * conjugate(a)), of_x = real_part(lambda * conjugate(b));
+#else
+      // Coefficients are had anew here: their derivatives would not find room in registers.
+      Partials partials;
+      const Coefficients k = discretize(a, delta[f][p], partials);
+      const State d_a = reset ? to_state(0) : lambda * conjugate(previous), d_g = lambda * conjugate(b * x[f][p]);
+      const State through_gain = lambda * conjugate(k.g), of_b = through_gain * x[f][p];
+      thread.da[p][s] = d_a * conjugate(partials.a_by_a) + (d_g * conjugate(partials.g_by_a) + thread.da[p][s]);
+      const Real of_delta = real_part(d_a * conjugate(partials.a_by_delta) + d_g * conjugate(partials.g_by_delta));
+      const Real of_x = real_part(through_gain * conjugate(b));
 #endif
-#if C_CONSTANT
-#pragma unroll
-    for (int f = 1; f < SPAN; f++) dc[s][0] += dc[s][f];
-    shared.dc_constant[row][thread.time_lane][slot] = shared.dc_constant[row][thread.time_lane][slot] + dc[s][0];
-#endif
-  }
-}
-
-// Sums over the state lanes what the warp has of PAIR channels, into the rows that were consumed.
-__device__ __forceinline__ void sum_states(Shared& shared, const Thread& thread, int row0) {
-  constexpr int PER_ROW = TILE / PER_16_BYTES;
-  __syncwarp();
-#pragma unroll
-  for (int o = threadIdx.x % 32; o < PAIR * VALUES * PER_ROW; o += 32) {
-    const int at = o % PER_ROW * PER_16_BYTES, value = o / PER_ROW % VALUES, channel = o / PER_ROW / VALUES;
-    const Real(*rows)[PITCH] = shared.scratch[thread.warp] + (channel * VALUES + value) * LANES;
-    Real sum[PER_16_BYTES];
-    load_reals(sum, &rows[0][at]);
-#pragma unroll
-    for (int lane = 1; lane < LANES; lane++) {
-      Real more[PER_16_BYTES];
-      load_reals(more, &rows[lane][at]);
-#pragma unroll
-      for (int k = 0; k < PER_16_BYTES; k++) sum[k] += more[k];
-    }
-    Real(*target)[PITCH] = value == 0 ? shared.x : shared.dy;
+      to_b = first_b ? of_b : of_b + to_b;
+      to_x[f] = s > 0 ? to_x[f] + of_x : of_x;
+      to_delta[f] = s > 0 ? to_delta[f] + of_delta : of_delta;
 #if HAS_Z
-    if (value == 2) target = shared.y;
+      const Real of_y = real_part(c * h[f][s]);
+      y[f] = s > 0 ? y[f] + of_y : of_y;
 #endif
-    store_reals(&target[row0 + channel][at], sum);
-  }
-  __syncwarp();
-}
-
-// Walks a tile of the warp's channels; leaves its dB and dC in its scratch.
-__device__ __forceinline__ void walk_tile(Shared& shared, const Thread& thread, const Marks& marks, int tile, int columns) {
-  Projections projections;
-  Frames db, dc;
-#if TILE_B
-  load_projection(projections.b, shared.b, thread);
-  clear(db);
-#endif
-#if TILE_C
-  load_projection(projections.c, shared.c, thread);
-  clear(dc);
-#endif
-  Real(*scratch)[PITCH] = shared.scratch[thread.warp];
-#pragma unroll 1
-  for (int m = 0; m < CHANNELS_EACH; m += PAIR) {
-    const int row0 = thread.warp * CHANNELS_EACH + m;
-    if (column_of(row0) >= columns && column_of(row0 + PAIR - 1) >= columns) continue;
-#pragma unroll 1
-    for (int channel = 0; channel < PAIR; channel++) {
-      Sums sums;
-      walk_channel(shared, sums, projections, db, dc, thread, marks, tile, row0 + channel);
-      Real(*rows)[PITCH] = scratch + channel * VALUES * LANES + thread.lane;
-      store_reals(&rows[0][thread.first], sums.x);
-      store_reals(&rows[LANES][thread.first], sums.delta);
-#if HAS_Z
-      store_reals(&rows[2 * LANES][thread.first], sums.y);
-#endif
+      thread.adjoint[p][s] = reset ? to_state(0) : carried;
     }
-    sum_states(shared, thread, row0);
   }
-#if TILE_B
-  store_projection_sums(scratch, db, thread);
-#endif
-#if TILE_C
-  store_projection_sums(scratch + TILE_B * SLOT_WIDTH, dc, thread);
+  own.x[p] = sum_of_own_frame(to_x, thread);
+  own.delta[p] = sum_of_own_frame(to_delta, thread);
+#if HAS_Z
+  own.y[p] = sum_of_own_frame(y, thread);
 #endif
 }
 
-// --- From rows to memory --------------------------------------------------------------------------------------
+// What the owner of a frame needs to finish it.
+struct Own {
+#if GAIN_IS_DELTA || HAS_D
+  Pair x;
+#endif
+#if HAS_SLOPE
+  Pair dt;
+#endif
+#if HAS_D || HAS_Z
+  Pair dy;
+#endif
+#if HAS_Z
+  Pair z;
+#endif
+};
 
 // Adds a pass to a sequence's gradient, and rounds it where it is the last.
 __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
-                                         i64 at, Real (&values)[VECTOR]) {
+                                         const Sequence& sequence, const Thread& thread, int r, Real (&values)[PAIR]) {
 #if SEVERAL_PASSES
-  if (!args.first_pass) {
+  Real* sum = sums + sequence.origin + r * sequence.stride;
 #pragma unroll
-    for (int k = 0; k < VECTOR; k++) values[k] += sums[at + k];
+  for (int p = 0; p < PAIR; p++) {
+    if (p >= thread.here) break;
+    if (!args.first_pass) values[p] += sum[p];
+    if (!args.last_pass) sum[p] = values[p];
   }
-  if (!args.last_pass) {
-#pragma unroll
-    for (int k = 0; k < VECTOR; k++) sums[at + k] = values[k];
-    return;
-  }
+  if (!args.last_pass) return;
 #endif
-  store_elements(target + at, values);
+  sequence.store(target, thread, r, values);
 }
 
-// The owner of an element finishes it. What it needs of the inputs, it reads again: they lie in a cache.
-__device__ __forceinline__ void finish_sequences(Shared& shared, const Arguments& args, const Place& place, const Marks& marks,
-                                                 i64 i0, int rows) {
-  const Sequence::Cursor cursor = sequence_at(args, place, i0);
-#if GAIN_IS_DELTA || HAS_D
-  Sequence::Raw raw_x;
-  cursor.load(raw_x, args.x, rows);
-#endif
-#if HAS_SLOPE
-  Sequence::Raw raw_dt;
-  cursor.load(raw_dt, args.dt, rows);
-#endif
-#if HAS_D || HAS_Z
-  Sequence::Raw raw_dy;
-  cursor.load(raw_dy, args.dy, rows);
-#endif
+// Writes the gradients of the frame that the thread owns: r of the chunk, `row` of the tile.
+__device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Own& own, [[maybe_unused]] const Warp& warp,
+                                           const Arguments& args, const Sequence& sequence, Thread& thread, bool skipped,
+                                           int r, [[maybe_unused]] int row) {
+  if (!sequence.owns(thread, r)) return;
+  Real dx[PAIR], ddt[PAIR];
 #if HAS_Z
-  Sequence::Raw raw_z;
-  cursor.load(raw_z, args.z, rows);
+  Real dz[PAIR];
+#endif
+#if GAIN_IS_DELTA
+  Real delta[PAIR];
+  load_reals(delta, warp.delta[row / 2][thread.pair][row % 2]);
 #endif
 #if HAS_D
 #if SEVERAL_PASSES
@@ -728,301 +575,485 @@ __device__ __forceinline__ void finish_sequences(Shared& shared, const Arguments
   const bool with_d = true;
 #endif
 #endif
-  Sequence::each([&](int k, int r, int column) {
-    if (column >= place.channels) return;
-    constexpr int COUNT = Sequence::FRAMES;
-    Real dx[COUNT][VECTOR], ddt[COUNT][VECTOR];
-#if HAS_Z
-    Real dz[COUNT][VECTOR];
-#endif
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) {
-      const int row = e * ROW_STEP + column / VECTOR;
-      [[maybe_unused]] const i64 channel = place.channel0 + column + e;
-      Real to_x[COUNT], to_delta[COUNT];
-      load_reals(to_x, &shared.x[row][r]);
-      load_reals(to_delta, &shared.dy[row][r]);
-#if GAIN_IS_DELTA
-      Real delta[COUNT];
-      load_reals(delta, &shared.delta[row][r]);
-#endif
-#if HAS_Z
-      Real y[COUNT];
-      load_reals(y, &shared.y[row][r]);
-#endif
-      [[maybe_unused]] Real bias = 0, dd = 0, ddt_bias = 0;
-#if HAS_SLOPE && HAS_DT_BIAS
-      bias = args.dt_bias[channel];
-#endif
-#pragma unroll
-      for (int f = 0; f < COUNT; f++) {
-        const bool here = r + f < rows && !marks.skip(r + f);
+  for (int p = 0; p < PAIR; p++) {
+    Real to_x = sums.x[p], to_delta = sums.delta[p];
 #if GAIN_IS_DELTA || HAS_D
-        const Real x = to_real(raw_x[k][f].elements[e]);
+    const Real x = to_real(own.x.elements[p]);
 #endif
 #if GAIN_IS_DELTA
-        to_delta[f] += x * to_x[f];
-        to_x[f] *= delta[f];
+    to_delta += x * to_x;
+    to_x *= delta[p];
 #endif
 #if HAS_SLOPE
-        Real slope;
-        step_size(args, to_real(raw_dt[k][f].elements[e]), bias, slope);
-        to_delta[f] *= slope;
+    Real slope, bias = 0;
+#if HAS_DT_BIAS
+    bias = thread.bias[p];
+#endif
+    step_size(args, to_real(own.dt.elements[p]), bias, slope);
+    to_delta *= slope;
 #endif
 #if HAS_D || HAS_Z
-        Real dy = to_real(raw_dy[k][f].elements[e]);
+    Real dy = to_real(own.dy.elements[p]);
 #endif
 #if HAS_Z
-        const Real z = to_real(raw_z[k][f].elements[e]), s = sigmoid(z);
-        Real whole_y = y[f] * (OUTPUT_WEIGHT * (Real)args.scale);
+    const Real z = to_real(own.z.elements[p]), s = sigmoid(z);
+    Real y = sums.y[p] * (OUTPUT_WEIGHT * (Real)args.scale);
 #if HAS_D
-        if (with_d) whole_y += args.d[channel] * x;
+    if (with_d) y += thread.d[p] * x;
 #endif
-        dz[f][e] = here ? dy * (s * ((Real)1 + z * ((Real)1 - s))) * whole_y : (Real)0;
-        dy *= z * s;
+    dz[p] = skipped ? (Real)0 : dy * (s * ((Real)1 + z * ((Real)1 - s))) * y;
+    dy *= z * s;
 #endif
 #if HAS_D
-        if (with_d) {
-          to_x[f] += args.d[channel] * dy;
-          dd += here ? dy * x : (Real)0;
-        }
+    if (with_d) {
+      to_x += thread.d[p] * dy;
+      thread.dd[p] += skipped ? (Real)0 : dy * x;
+    }
 #endif
-        dx[f][e] = here ? to_x[f] : (Real)0;
-        ddt[f][e] = here ? to_delta[f] : (Real)0;
-        ddt_bias += ddt[f][e];
-      }
-#if HAS_D
-      shared.dd[e][threadIdx.x] += dd;
-#endif
+    dx[p] = skipped ? (Real)0 : to_x;
+    ddt[p] = skipped ? (Real)0 : to_delta;
 #if HAS_DT_BIAS
-      shared.ddt_bias[e][threadIdx.x] += ddt_bias;
+    thread.ddt_bias[p] += ddt[p];
 #endif
-    }
-#pragma unroll
-    for (int f = 0; f < COUNT; f++) {
-      if (r + f >= rows) continue;
-      const i64 at = cursor.at[k] + f * cursor.stride;
-      add_pass(args, args.dx_sum, args.dx, at, dx[f]);
-      add_pass(args, args.ddt_sum, args.ddt, at, ddt[f]);
+  }
+  add_pass(args, args.dx_sum, args.dx, sequence, thread, r, dx);
+  add_pass(args, args.ddt_sum, args.ddt, sequence, thread, r, ddt);
 #if HAS_Z
-      add_pass(args, args.dz_sum, args.dz, at, dz[f]);
+  add_pass(args, args.dz_sum, args.dz, sequence, thread, r, dz);
 #endif
-    }
-  });
 }
 
-// Sums dB and dC of a tile over the warps, and leaves them to reduce.cu. `first_row`: that of the tile in the parts.
-__device__ __forceinline__ void finish_projections([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args,
-                                                   [[maybe_unused]] i64 first_row, [[maybe_unused]] i64 contribution,
-                                                   [[maybe_unused]] i64 contributions, [[maybe_unused]] int rows) {
 #if TILE_B || TILE_C
+// Sums a span's dB or dC over the channels of the warp: [frame][slot].
+__device__ __forceinline__ void sum_channels(Warp& warp, Real* sums, const SpanStates& values, const Thread& thread) {
+  const auto at = [](int place) { return (place + place / 16 * 2) * LANE_WIDTH; };
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) store_lane(&warp.scratch[f][at(thread.place)], values[f]);
+  __syncwarp();
+#pragma unroll
+  for (int u = 0; u < UNITS_EACH; u++) {
+    const int unit = (u * 32 + thread.place) % UNITS, f = unit / LANES, lane = unit % LANES;
+    const int part = CHANNEL_PARTS > 1 ? thread.place / UNITS : 0;
+    // The place of the lane in the first channel; channels are thread bits 1 and on.
+    const int place0 = (lane & 1) | lane / 2 * (2 * CHANNELS_PER_WARP);
+    constexpr int COUNT = CHANNELS_PER_WARP / CHANNEL_PARTS;
+    Real sum[LANE_WIDTH];
+    load_reals(sum, &warp.scratch[f][at(place0 + 2 * part * COUNT)]);
+#pragma unroll
+    for (int k = 1; k < COUNT; k++) {
+      Real more[LANE_WIDTH];
+      load_reals(more, &warp.scratch[f][at(place0 + 2 * (part * COUNT + k))]);
+#pragma unroll
+      for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
+    }
+#pragma unroll
+    for (int by = UNITS; by < 32; by *= 2) {
+#pragma unroll
+      for (int e = 0; e < LANE_WIDTH; e++) sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], by);
+    }
+    if (part == 0) store_reals(&sums[unit * LANE_WIDTH], sum);
+  }
+  __syncwarp();
+}
+#endif
+
+// Walks a tile back.
+__device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
+                                          const Sequence& sequence, Thread& thread, const Marks& marks, int r0, int rows) {
+  const int spans = (rows + SPAN - 1) / SPAN;
+  const int last = r0 + (spans - 1) * SPAN + thread.lane;
+  Pair dy = sequence.load(args.dy, thread, last), z{};
+#if HAS_Z
+  z = sequence.load(args.z, thread, last);
+#endif
 #pragma unroll 1
-  for (int o = threadIdx.x; o < PROJECTION_ROWS * TILE / PER_16_BYTES; o += THREADS) {
-    const int n = o % PROJECTION_ROWS, at = o / PROJECTION_ROWS * PER_16_BYTES;
-    Real sum[PER_16_BYTES];
-    load_reals(sum, &shared.scratch[0][n][at]);
-#pragma unroll
-    for (int warp = 1; warp < WARPS; warp++) {
-      Real more[PER_16_BYTES];
-      load_reals(more, &shared.scratch[warp][n][at]);
-#pragma unroll
-      for (int k = 0; k < PER_16_BYTES; k++) sum[k] += more[k];
+  for (int k = spans - 1; k >= 0; k--) {
+    const int row = k * SPAN + thread.lane, r = r0 + row;
+    Own own;
+#if GAIN_IS_DELTA || HAS_D
+    own.x = sequence.load(args.x, thread, r);
+#endif
+#if HAS_SLOPE
+    own.dt = sequence.load(args.dt, thread, r);
+#endif
+#if HAS_D || HAS_Z
+    own.dy = dy;
+#endif
+#if HAS_Z
+    own.z = z;
+#endif
+    if (thread.lane < SPAN) {
+      Real source[PAIR];
+      own_source(source, args, dy, z, marks.skip(row));
+      put(warp.dy, thread, thread.lane, source);
     }
-    Real* parts = TILE_B && n < SLOT_WIDTH ? args.db_parts : args.dc_parts;
-    parts += ((first_row + at) * contributions + contribution) * SLOT_WIDTH + n % SLOT_WIDTH;
-#pragma unroll
-    for (int k = 0; k < PER_16_BYTES; k++) {
-      if (at + k < rows) parts[k * contributions * SLOT_WIDTH] = sum[k];
-    }
-  }
-#endif
-}
-#endif
-
-// --- What a block keeps ---------------------------------------------------------------------------------------
-
-// Calls f(row, slot, channel) for the states of the block's channels, each in a thread; `here` where there is one.
-template <typename F>
-__device__ __forceinline__ void each_slot(const Arguments& args, const Place& place, F f) {
-  const int count = states_here(args);
-#pragma unroll 1
-  for (int k = threadIdx.x; k < CHANNELS * SLOTS; k += THREADS) {
-    const int row = k / SLOTS, slot = k % SLOTS, column = column_of(row);
-    f(row, slot, place.channel0 + column, column < place.channels && slot < count);
-  }
-}
-
-__device__ __forceinline__ void begin_block(Shared& shared, const Arguments& args, const Place& place) {
-  each_slot(args, place, [&](int row, int slot, i64 channel, bool here) {
-    const i64 parameter = channel * args.state + args.first_state + slot;
-    shared.a[row][slot] = here ? args.a[parameter] : to_state(0);
-#if C_CONSTANT
-    shared.c_constant[row][slot] = here ? constant_at(args.c, parameter) : to_state(0);
-#endif
-#if !SUMMARY && B_CONSTANT
-    shared.b_constant[row][slot] = here ? constant_at(args.b, parameter) : to_state(0);
-#endif
-#pragma unroll
-    for (int t = 0; t < TIME_LANES; t++) {
-#if SUMMARY
-#if DECAY_BY_SUM
-      if (slot == 0) shared.delta_sum[row][t] = (Real)0;
-#else
-      shared.product[row][t][slot] = to_state(1);
-#endif
-#else
-      shared.da[row][t][slot] = to_state(0);
-#if B_CONSTANT
-      shared.db_constant[row][t][slot] = to_state(0);
-#endif
-#if C_CONSTANT
-      shared.dc_constant[row][t][slot] = to_state(0);
-#endif
+    __syncwarp();
+    if (k > 0) {
+      dy = sequence.load(args.dy, thread, r - SPAN);
+#if HAS_Z
+      z = sequence.load(args.z, thread, r - SPAN);
 #endif
     }
-  });
-#if !SUMMARY
+
+    Span delta, x, span_dy;
+    load_span(delta, warp.delta, thread, k * SPAN);
+    load_span(x, warp.x, thread, k * SPAN);
+    load_span(span_dy, warp.dy, thread, 0);
+    SpanStates b, c, db, dc;
 #pragma unroll
-  for (int e = 0; e < VECTOR; e++) {
-#if HAS_D
-    shared.dd[e][threadIdx.x] = (Real)0;
+    for (int f = 0; f < SPAN; f++) {
+#if TILE_B
+      load_lane(b[f], &shared.b[k * SPAN + f][thread.lane * LANE_WIDTH]);
 #endif
-#if HAS_DT_BIAS
-    shared.ddt_bias[e][threadIdx.x] = (Real)0;
+#if TILE_C
+      load_lane(c[f], &shared.c[k * SPAN + f][thread.lane * LANE_WIDTH]);
+#endif
+    }
+    OwnSums sums;
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+      walk_channel(sums, thread, p, db, dc, b, c, warp.spans[k], delta, x, span_dy, marks, k * SPAN);
+    }
+    finish_own(sums, own, warp, args, sequence, thread, marks.skip(row), r, row);
+    // All have read the states that were kept: other lanes' before the sums over states, their own before that.
+#if TILE_B
+    sum_channels(warp, warp.spans[k], db, thread);
+#endif
+#if TILE_C
+    sum_channels(warp, warp.spans[k] + SPAN * SLOT_WIDTH, dc, thread);
+#endif
+#if !TILE_B && !TILE_C
+    __syncwarp();
 #endif
   }
-#endif
 }
 
-// A segment of a row: its frames, and its number among those of all rows.
-struct Segment {
-  i64 number, begin, frames;
+// --- What a block shares --------------------------------------------------------------------------------------
+
+// A tile whose dB and dC the warps have ready.
+struct Ready {
+  i64 first_row;  // of db_parts and dc_parts
+  int rows;       // 0 for none
 };
 
+// Sums dB and dC of a tile over the warps, and leaves them to reduce.cu.
+__device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args,
+                                          [[maybe_unused]] const Ready& ready, [[maybe_unused]] i64 contribution,
+                                          [[maybe_unused]] i64 contributions) {
+#if TILE_B || TILE_C
+  const auto of = [&](Real* parts, int offset) {
+    const int units = (ready.rows + SPAN - 1) / SPAN * UNITS;
+#pragma unroll 1
+    for (int u = threadIdx.x; u < units; u += THREADS) {
+      const int k = u / UNITS, unit = u % UNITS, r = k * SPAN + unit / LANES;
+      Real sum[LANE_WIDTH];
+      load_reals(sum, &shared.warps[0].spans[k][offset + unit * LANE_WIDTH]);
+#pragma unroll
+      for (int warp = 1; warp < WARPS; warp++) {
+        Real more[LANE_WIDTH];
+        load_reals(more, &shared.warps[warp].spans[k][offset + unit * LANE_WIDTH]);
+#pragma unroll
+        for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
+      }
+      if (r < ready.rows) {
+        store_reals(parts + ((ready.first_row + r) * contributions + contribution) * SLOT_WIDTH + unit % LANES * LANE_WIDTH, sum);
+      }
+    }
+  };
+#if TILE_B
+  of(args.db_parts, 0);
+#endif
+#if TILE_C
+  of(args.dc_parts, SPAN * SLOT_WIDTH);
+#endif
+#endif
+}
+#endif
+
+// Brings B and C of a tile to the block; WHOLE: C too, which a walk of the states alone does without.
+template <bool WHOLE, typename F>
+__device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[maybe_unused]] const Arguments& args,
+                                           [[maybe_unused]] const Place& place, [[maybe_unused]] const Marks& marks,
+                                           [[maybe_unused]] i64 i0, [[maybe_unused]] int rows, F between) {
+#if TILE_B
+  Incoming<VECTOR_B> b;
+  b.load(args.b, args, place, args.groups_b, place.group_b, i0, rows);
+#endif
+#if TILE_C
+  Incoming<VECTOR_C> c;
+  if constexpr (WHOLE) c.load(args.c, args, place, args.groups_c, place.group_c, i0, rows);
+#endif
+  __syncthreads();  // the tile before this has been walked by all
+#if TILE_B
+  b.store(shared.b, marks);
+#endif
+#if TILE_C
+  if constexpr (WHOLE) c.store(shared.c, marks);
+#endif
+  between();
+  __syncthreads();
+}
+
+// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.
+__device__ __forceinline__ State finite_rate(State a) {
+#if COMPLEX
+  return a;
+#else
+  const Real most = sizeof(Real) == 4 ? (Real)3.4028234663852886e38 : (Real)1.7976931348623157e308;
+  return a < -most ? -most : a;
+#endif
+}
+
+__device__ __forceinline__ void begin_block(Thread& thread, const Arguments& args, const Place& place) {
+  thread.place = threadIdx.x % 32;
+  thread.lane = lane_here();
+  thread.pair = channel_here();
+  thread.column = threadIdx.x / 32 * CHANNELS_EACH + thread.pair * PAIR;
+  const int left = place.channels - thread.column;
+  thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
+  thread.count = states_here(args);
+  thread.channel = place.channel0 + thread.column;
+  clear(thread.adjoint);
 #if SUMMARY
+#if !DECAY_BY_SUM
+  const State one = to_state(1);
+#endif
+#else
+  clear(thread.da);
+#if B_CONSTANT
+  clear(thread.db);
+#endif
+#if C_CONSTANT
+  clear(thread.dc);
+#endif
+#endif
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    const bool here = p < thread.here;
+    const i64 row = (thread.channel + p) * args.state + args.first_state;
+    load_states(thread.a[p], here ? args.a + row : nullptr, thread.count, thread.lane);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) thread.a[p][s] = finite_rate(thread.a[p][s]);
+#if C_CONSTANT
+    load_constant(thread.c[p], args.c + row * COMPONENTS, here ? thread.count : 0, thread.lane);
+#endif
+#if HAS_DT_BIAS
+    thread.bias[p] = here ? args.dt_bias[thread.channel + p] : (Real)0;
+#endif
+#if SUMMARY
+#if DECAY_BY_SUM
+    thread.delta_sum[p] = (Real)0;
+#else
+#pragma unroll
+    for (int s = 0; s < STATES; s++) thread.product[p][s] = one;
+#endif
+#else
+#if B_CONSTANT
+    load_constant(thread.b[p], args.b + row * COMPONENTS, here ? thread.count : 0, thread.lane);
+#endif
+#if HAS_D
+    thread.d[p] = here ? args.d[thread.channel + p] : (Real)0;
+    thread.dd[p] = (Real)0;
+#endif
+#if HAS_DT_BIAS
+    thread.ddt_bias[p] = (Real)0;
+#endif
+#endif
+  }
+}
+
+#if SUMMARY
+// Sums what the lanes of a channel have.
+__device__ __forceinline__ Real sum_lanes(Real value) {
+#pragma unroll
+  for (int bit = 1; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
+  return value;
+}
+
+// Walks the adjoints alone of a tile, which begins with frame r0 of the segment.
+__device__ __forceinline__ void walk_adjoints(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
+                                              const Sequence& sequence, Thread& thread, const Marks& marks, i64 r0, int rows) {
+  const int spans = (rows + SPAN - 1) / SPAN;
+#pragma unroll 1
+  for (int k = spans - 1; k >= 0; k--) {
+    const int row = k * SPAN + thread.lane, r = (int)r0 + row, first = k % 2 * SPAN;
+    const Pair dt = sequence.load(args.dt, thread, r), dy = sequence.load(args.dy, thread, r);
+    Pair z{};
+#if HAS_Z
+    z = sequence.load(args.z, thread, r);
+#endif
+    if (thread.lane < SPAN) {
+      const bool skipped = marks.skip(row);
+      Real delta[PAIR], source[PAIR];
+      own_delta(delta, args, thread, dt, sequence.owns(thread, r) && !skipped);
+      own_source(source, args, dy, z, skipped);
+      put(warp.delta, thread, first + thread.lane, delta);
+      put(warp.dy, thread, first + thread.lane, source);
+#if DECAY_BY_SUM
+#pragma unroll
+      for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
+#endif
+    }
+    __syncwarp();
+    Span delta, source;
+    load_span(delta, warp.delta, thread, first);
+    load_span(source, warp.dy, thread, first);
+#pragma unroll
+    for (int f = SPAN - 1; f >= 0; f--) {
+      const bool reset = marks.reset(k * SPAN + f);
+#if TILE_C
+      State c[STATES];
+      load_lane(c, &shared.c[k * SPAN + f][thread.lane * LANE_WIDTH]);
+#endif
+#pragma unroll
+      for (int p = 0; p < PAIR; p++) {
+#if C_CONSTANT
+        const State(&c)[STATES] = thread.c[p];
+#endif
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+          const State e = decay(thread.a[p][s], delta[f][p]);
+          const State lambda = conjugate(c[s]) * source[f][p] + thread.adjoint[p][s];
+          thread.adjoint[p][s] = reset ? to_state(0) : conjugate(e) * lambda;
+#if !DECAY_BY_SUM
+          thread.product[p][s] = thread.product[p][s] * e;
+#endif
+        }
+      }
+    }
+  }
+  __syncwarp();
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
+  Warp& warp = shared.warps[threadIdx.x / 32];
 
   const i64 index = block_index();
   if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
   const Place place = find_place(args, index);
   if (place.chunk == 0) return;  // nothing comes before it
   const i64 begin = chunk_begin(args, place), frames = chunk_end(args, place) - begin;
-  const Thread thread;
 
-  begin_block(shared, args, place);
-  each_slot(args, place, [&](int row, int slot, i64, bool) { shared.adjoint[row][slot] = to_state(0); });
+  Thread thread;
+  begin_block(thread, args, place);
   for (i64 i = (frames - 1) / TILE * TILE; i >= 0; i -= TILE) {
     const int rows = (int)(frames - i < TILE ? frames - i : TILE);
-    Incoming incoming;
-    load_tile<WHOLE>(incoming, args, place, begin + i, rows);
     const Marks marks = marks_of(args, place, begin + i, rows);
-    __syncthreads();  // the tile after this has been walked by all
-    store_tile<WHOLE>(shared, incoming, args, place, marks, rows);
-    if (i > 0) prefetch_tile(args, place, begin + i - TILE);
-    __syncthreads();
-    walk_adjoints(shared, thread, marks);
+    enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
+    const Sequence sequence(args, place, thread, begin + i, rows);
+    sequence.prefetch<true>(args, thread, -TILE);
+    walk_adjoints(warp, shared, args, sequence, thread, marks, 0, rows);
   }
-  __syncthreads();
-  each_slot(args, place, [&](int row, int slot, i64 channel, bool here) {
-    if (!here) return;
-    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + channel;
-    args.boundary_adjoints[boundary * SLOTS + slot] = shared.adjoint[row][slot];
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel + p;
 #if DECAY_BY_SUM
-    if (slot > 0) return;
-    Real sum = shared.delta_sum[row][0];
-#pragma unroll
-    for (int t = 1; t < TIME_LANES; t++) sum += shared.delta_sum[row][t];
-    args.delta_sums[boundary] = sum;
-#else
-    State product = shared.product[row][0][slot];
-#pragma unroll
-    for (int t = 1; t < TIME_LANES; t++) product = product * shared.product[row][t][slot];
-    args.decays[boundary * SLOTS + slot] = product;
+    const Real sum = sum_lanes(thread.delta_sum[p]);
+    if (p < thread.here && thread.lane == 0) args.delta_sums[boundary] = sum;
 #endif
-  });
+    if (p >= thread.here) continue;
+    store_states(thread.adjoint[p], args.boundary_adjoints + boundary * SLOTS, SLOTS, thread.lane);
+#if !DECAY_BY_SUM
+    store_states(thread.product[p], args.decays + boundary * SLOTS, SLOTS, thread.lane);
+#endif
+  }
 }
 #else
 
+// A segment of a row: its frames, and its number among those of all rows.
+struct Segment {
+  i64 number, begin, frames;
+};
+
 // The gradient of the state after the piece: after the segment, or what a later piece has left.
-__device__ __forceinline__ void load_adjoints(Shared& shared, const Arguments& args, const Place& place, const Segment& segment,
+__device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Place& place, const Segment& segment,
                                               bool at_end) {
   const bool after_all = at_end && segment.begin + segment.frames == args.seq;
-  each_slot(args, place, [&](int row, int slot, i64 channel, bool here) {
+  const bool given = !after_all || (args.write_final && args.dfinal_state);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    const i64 channel = thread.channel + p;
     const State* from = args.boundary_adjoints + (segment.number * args.dim + channel) * SLOTS;
     if (after_all) from = args.dfinal_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    here = here && (!after_all || (args.write_final && args.dfinal_state));
-    shared.adjoint[row][slot] = here ? from[slot] : to_state(0);
-  });
+    load_states(thread.adjoint[p], given && p < thread.here ? from : nullptr, thread.count, thread.lane);
+  }
 }
 
 // Hands the gradient of the state before the piece on.
-__device__ __forceinline__ void store_adjoints(const Shared& shared, const Arguments& args, const Place& place,
+__device__ __forceinline__ void store_adjoints(const Thread& thread, const Arguments& args, const Place& place,
                                                const Segment& segment) {
   const bool before_all = args.piece_first == 0 && segment.begin == 0;
   if (before_all ? !(args.write_final && args.dinitial_state) : args.piece_first == 0) return;
-  each_slot(args, place, [&](int row, int slot, i64 channel, bool here) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    if (p >= thread.here) continue;
+    const i64 channel = thread.channel + p;
     State* to = args.boundary_adjoints + (segment.number * args.dim + channel) * SLOTS;
     if (before_all) to = args.dinitial_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    if (here) to[slot] = shared.adjoint[row][slot];
-  });
+    store_states(thread.adjoint[p], to, thread.count, thread.lane);
+  }
 }
 
 // The state before the chunk that begins with scan index i0.
-__device__ __forceinline__ void load_start(Shared& shared, const Arguments& args, const Place& place, i64 i0) {
+__device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place, i64 i0) {
   const i64 chunk = place.row * args.chunks + i0 / args.chunk;
-  each_slot(args, place, [&](int row, int slot, i64 channel, bool here) {
+  const bool given = i0 > 0 || (args.write_final && args.initial_state);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    const i64 channel = thread.channel + p;
     const State* from = args.boundary_states + (chunk * args.dim + channel) * args.boundary_width + args.boundary_first;
     if (i0 == 0) from = args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    here = here && (i0 > 0 || (args.write_final && args.initial_state));
-    shared.starts[0][row][slot] = here ? from[slot] : to_state(0);
-  });
+    load_states(h[p], given && p < thread.here ? from : nullptr, thread.count, thread.lane);
+  }
 }
 
 // What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has been there.
-__device__ __forceinline__ void end_block(const Shared& shared, const Arguments& args, const Place& place, i64 part,
-                                          bool accumulate) {
-  const auto add = [&](State* parts, const Slots(&sums)[TIME_LANES], i64 at, int slot) {
-    State sum = sums[0][slot];
+__device__ __forceinline__ void end_block(const Thread& thread, const Arguments& args, i64 part, bool accumulate) {
+  const auto add = [&](State* parts, const PairStates& sums) {
 #pragma unroll
-    for (int t = 1; t < TIME_LANES; t++) sum += sums[t][slot];
-    parts[at] = accumulate ? parts[at] + sum : sum;
+    for (int p = 0; p < PAIR; p++) {
+      State* to = parts + (part * args.dim + thread.channel + p) * SLOTS;
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+        const int slot = slot_of(thread.lane, s);
+        if (p < thread.here && slot < thread.count) to[slot] = accumulate ? to[slot] + sums[p][s] : sums[p][s];
+      }
+    }
   };
-  each_slot(args, place, [&](int row, int slot, i64 channel, bool here) {
-    if (!here) return;
-    const i64 at = (part * args.dim + channel) * SLOTS + slot;
-    add(args.da_parts, shared.da[row], at, slot);
+  add(args.da_parts, thread.da);
 #if B_CONSTANT
-    add(args.db_constant_parts, shared.db_constant[row], at, slot);
+  add(args.db_constant_parts, thread.db);
 #endif
 #if C_CONSTANT
-    add(args.dc_constant_parts, shared.dc_constant[row], at, slot);
+  add(args.dc_constant_parts, thread.dc);
 #endif
-  });
 #if HAS_D || HAS_DT_BIAS
-  // The owners of a column are PER_FRAME threads apart.
-  const auto add_column = [&](Real* parts, const Real(&sums)[VECTOR][THREADS], int column) {
-    Real sum = 0;
-#pragma unroll 1
-    for (int t = column / VECTOR; t < THREADS; t += Sequence::PER_FRAME) sum += sums[column % VECTOR][t];
-    const i64 at = part * args.dim + place.channel0 + column;
-    parts[at] = accumulate ? parts[at] + sum : sum;
+  const auto add_channel = [&](Real* parts, const Real(&sums)[PAIR]) {
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+      Real sum = sums[p];
+#pragma unroll
+      for (int bit = 1; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
+      Real* to = parts + part * args.dim + thread.channel + p;
+      if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
+    }
   };
-  for (int column = threadIdx.x; column < place.channels; column += THREADS) {
 #if HAS_D
-    if (args.first_pass) add_column(args.dd_parts, shared.dd, column);
+  if (args.first_pass) add_channel(args.dd_parts, thread.dd);
 #endif
 #if HAS_DT_BIAS
-    add_column(args.ddt_bias_parts, shared.ddt_bias, column);
+  add_channel(args.ddt_bias_parts, thread.ddt_bias);
 #endif
-  }
 #endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
+  Warp& warp = shared.warps[threadIdx.x / 32];
 
   i64 index = block_index();
   const i64 contributions = args.units * args.blocks_per_unit;
@@ -1042,61 +1073,60 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Place place;
   place.unit = contribution / args.blocks_per_unit;
   set_channels(place, args, contribution % args.blocks_per_unit);
-  const Thread thread;
-  begin_block(shared, args, place);
+  Thread thread;
+  begin_block(thread, args, place);
+  Ready ready{0, 0};
 
   for (place.row = row0; place.row < row_end; place.row++) {
     segment.number = place.row * args.segments + segment_of_row;
-    load_adjoints(shared, args, place, segment, at_end);
+    load_adjoints(thread, args, place, segment, at_end);
     for (i64 begin = (end - 1) / args.chunk * args.chunk; begin >= first; begin -= args.chunk) {
-      const i64 chunk_end = begin + args.chunk < end ? begin + args.chunk : end;
-      const int last = (int)((chunk_end - begin - 1) / TILE);
-      const auto rows_of = [&](int tile) {
-        const i64 left = chunk_end - begin - tile * TILE;
-        return left < TILE ? (int)left : TILE;
-      };
-      Incoming incoming;
-      Marks marks;
-      load_start(shared, args, place, begin);
+      const int frames = (int)(begin + args.chunk < end ? args.chunk : end - begin), last = (frames - 1) / TILE;
+      const Sequence sequence(args, place, thread, begin, frames);
+      PairStates h;
+      load_start(h, thread, args, place, begin);
 #if TILES > 1
 #pragma unroll 1
       for (int tile = 0; tile < last; tile++) {
-        load_tile<STATES_ALONE>(incoming, args, place, begin + tile * TILE, TILE);
-        marks = marks_of(args, place, begin + tile * TILE, TILE);
-        store_tile<STATES_ALONE>(shared, incoming, args, place, marks, TILE);
-        __syncthreads();
-        walk_states(shared, thread, marks, tile);
-        __syncthreads();
+        const int r0 = tile * TILE;
+        const Marks marks = marks_of(args, place, begin + r0, TILE);
+        enter_tile<false>(shared, args, place, marks, begin + r0, TILE, [&] {
+          sum_warps(shared, args, ready, contribution, contributions);
+          ready.rows = 0;
+        });
+        sequence.prefetch<false>(args, thread, r0 + TILE);
+        save(warp.tiles[tile], h, thread);
+        walk_states<false>(warp, shared, args, sequence, thread, h, marks, r0, TILE);
       }
 #endif
-      load_tile<WHOLE>(incoming, args, place, begin + last * TILE, rows_of(last));
 #pragma unroll 1
       for (int tile = last; tile >= 0; tile--) {
-        const i64 i0 = begin + tile * TILE;
-        const int rows = rows_of(tile);
-        marks = marks_of(args, place, i0, rows);
-        store_tile<WHOLE>(shared, incoming, args, place, marks, rows);
-        if (i0 > first) prefetch_tile(args, place, i0 - TILE);
-        __syncthreads();
+        const int r0 = tile * TILE, rows = frames - r0 < TILE ? frames - r0 : TILE;
+        const Marks marks = marks_of(args, place, begin + r0, rows);
+        enter_tile<true>(shared, args, place, marks, begin + r0, rows,
+                         [&] { sum_warps(shared, args, ready, contribution, contributions); });
+        sequence.prefetch<true>(args, thread, r0 - TILE);
+#if TILES > 1
+        if (tile < last) restore(h, warp.tiles[tile], thread);
+#endif
 #if SEQ_IDX
-        // Selections at every frame are half as much again as all else: most tiles do without.
+        // Selections at every frame cost a third of all else: most tiles do without.
         if ((marks.resets | marks.skips) == 0) {
-          walk_tile(shared, thread, Marks{0, 0}, tile, place.channels);
+          walk_states<true>(warp, shared, args, sequence, thread, h, Marks{0, 0}, r0, rows);
+          walk_back(warp, shared, args, sequence, thread, Marks{0, 0}, r0, rows);
         } else
 #endif
         {
-          walk_tile(shared, thread, marks, tile, place.channels);
+          walk_states<true>(warp, shared, args, sequence, thread, h, marks, r0, rows);
+          walk_back(warp, shared, args, sequence, thread, marks, r0, rows);
         }
-        __syncthreads();
-        const i64 first_row = segment.number * args.piece_frames + (i0 - first);
-        finish_projections(shared, args, first_row, contribution, contributions, rows);
-        if (tile > 0) load_tile<WHOLE>(incoming, args, place, i0 - TILE, TILE);
-        finish_sequences(shared, args, place, marks, i0, rows);
+        ready = {segment.number * args.piece_frames + (begin + r0 - first), rows};
       }
     }
-    store_adjoints(shared, args, place, segment);
+    store_adjoints(thread, args, place, segment);
   }
-  __syncthreads();  // all have finished their elements
-  end_block(shared, args, place, row0 / args.rows_per_block * args.segments + segment_of_row, !at_end);
+  __syncthreads();
+  sum_warps(shared, args, ready, contribution, contributions);
+  end_block(thread, args, row0 / args.rows_per_block * args.segments + segment_of_row, !at_end);
 }
 #endif

@@ -7,12 +7,9 @@
 //
 // Banks: PITCH is an odd number of 16 bytes, so eight neighbouring rows lie on all banks. Channels k apart from a
 // unit's first lie CHANNELS / VECTOR · k rows apart from it, so the threads of a warp write neighbouring rows too.
-// Lanes of a channel are thread bits 0 and from CHANNELS_PER_WARP up: then the addresses of a warp repeat at a
-// distance of one or two threads, and an access of 16 bytes takes 2 cycles, not 4 (measured on an H200).
 
 #include "block.cuh"
 
-#define CHANNELS_PER_WARP (32 / LANES)
 // Rows from a channel of a unit to the next.
 #define ROW_STEP (CHANNELS / VECTOR)
 #define PER_16_BYTES ((int)(16 / sizeof(Real)))
@@ -20,23 +17,10 @@
 
 static_assert(CHANNELS % VECTOR == 0 && SLOT_WIDTH % VECTOR_B == 0 && SLOT_WIDTH % VECTOR_C == 0, "rows are whole accesses");
 
-__device__ __forceinline__ int lane_here() {
-  const int place = threadIdx.x % 32;
-  return LANES == 1 ? 0 : (place & 1) | (place / (2 * CHANNELS_PER_WARP)) << 1;
-}
-
 // The row of the thread's channel.
-__device__ __forceinline__ int row_here() {
-  const int place = threadIdx.x % 32;
-  return threadIdx.x / 32 * CHANNELS_PER_WARP + (LANES == 1 ? place : place / 2 % CHANNELS_PER_WARP);
-}
+__device__ __forceinline__ int row_here() { return threadIdx.x / 32 * CHANNELS_PER_WARP + channel_here(); }
 
 __device__ __forceinline__ int column_of(int row) { return row % ROW_STEP * VECTOR + row / ROW_STEP; }
-
-// The bit of a thread's number that is this bit of its lane.
-__device__ __forceinline__ constexpr int thread_bit(int lane_bit) {
-  return lane_bit == 1 ? 1 : lane_bit * CHANNELS_PER_WARP;
-}
 
 // How WIDTH rows are dealt to the threads, COUNT at a time.
 template <int WIDTH, int COUNT>

@@ -41,24 +41,28 @@ const WARPS_TO_CUT: f64 = 2.4;
 const WARPS_WITH_CHUNKS: usize = 16;
 /// Sequences shorter than this are not cut for the sake of parallelism.
 const SHORTEST_TO_CUT: usize = 192;
-/// Frames of a tile at most.
-const LONGEST_TILE: usize = 64;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
 const BOUNDED_FROM: usize = 2048;
-
 /// Shares of the inputs that states at the boundaries of chunks take at most, and all that the backward pass keeps.
-const BOUNDARY_SHARE: f64 = 0.058;
+const BOUNDARY_SHARE: f64 = 0.0595;
 const EXTRA_SHARE: f64 = 0.096;
-/// Where memory is not bounded: frames of a chunk, frames up to which there is one chunk alone, and sums of dB and dC
-/// that stay in a cache.
-const CHUNK: usize = 64;
-const LONGEST_ALONE: usize = 128;
+/// Where memory is not bounded: sums of dB and dC that stay in a cache.
 const SUMS_BYTES: usize = 48 << 20;
-/// Lanes of states and of time in a warp of the backward pass.
-const BACKWARD_LANES: usize = 8;
-const TIME_LANES: usize = 32 / BACKWARD_LANES;
-/// Warps of the backward pass that a multiprocessor should have: else segments are scanned side by side.
-const BACKWARD_WARPS: usize = 12;
+
+/// Frames of a tile of the backward pass, and frames and channels that a thread of it has in registers.
+const BACKWARD_TILE: usize = 32;
+const SPAN: usize = 4;
+const PAIR: usize = 2;
+/// Frames up to which a row is one chunk.
+const LONGEST_ALONE: usize = 64;
+/// Warps of a block of the backward pass: the usual, and those that keep fewer sums where memory is bounded.
+const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
+/// Clocks that a warp with 4, 8 or 16 lanes a channel takes for a frame when it is alone, and in which it alone issues.
+const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (8, 300.0, 130.0), (16, 250.0, 80.0)];
+/// What a launch costs, in frames, and the walk of the adjoints alone, as a share of the walk back.
+const LAUNCH_FRAMES: usize = 8;
+const ADJOINTS_SHARE: f64 = 0.25;
+
 /// Registers of a multiprocessor, and shared memory that a block costs beside its own.
 const REGISTERS: usize = 65_536;
 const MOST_REGISTERS: usize = 256;
@@ -209,14 +213,18 @@ fn is_heavy(problem: &Problem) -> bool {
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing.
 fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
-    match (program, problem.method) {
-        _ if is_heavy(problem) || layout.states > 8 => 0,
-        (Program::Forward, _) if layout.states > 4 => 0,
-        (Program::Forward, _) if problem.seq_idx || problem.z => 384,
-        (Program::Forward, _) => 512,
-        (_, Method::Zoh) => 384,
-        _ => 256,
+    match program {
+        Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
+        Program::Backward => 384,
+        _ if is_heavy(problem) || layout.states > 4 => 0,
+        _ if problem.seq_idx || problem.z => 384,
+        _ => 512,
     }
+}
+
+/// Whether a state is a word and its gain that of all the others.
+fn is_plain(problem: &Problem) -> bool {
+    Sizes::of(problem).words == 1 && problem.method == Method::Zoh
 }
 
 /// Frames of a row of rows.cuh: an odd number of 16 bytes.
@@ -244,13 +252,6 @@ fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize
     tile
 }
 
-/// Elements of a sequence that an access of the backward pass moves at most: such that a thread has a unit of two
-/// frames, if it can.
-fn most_vector(problem: &Problem, layout: &Layout) -> usize {
-    let two_frames = layout.tile * layout.channels / (64 * layout.warps);
-    (16 / problem.element.size()).min(two_frames.max(1))
-}
-
 /// How many of B and C vary with the frame.
 fn varying(problem: &Problem) -> usize {
     [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection)).count()
@@ -258,31 +259,21 @@ fn varying(problem: &Problem) -> usize {
 
 /// Shared memory of scan_backward, for chunks of so many tiles.
 fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
-    let Layout { channels, warps, tile, .. } = *layout;
-    let sizes = Sizes::of(problem);
-    let width = layout.slots() * problem.components();
-    let values = if problem.z { 3 } else { 2 };
-    let pair = if channels > warps { 2 } else { 1 };
-    let scratch = (pair * values * layout.lanes).max(varying(problem) * width);
-    let rows = channels * (values + 1) + varying(problem) * width + warps * scratch;
-    // A constant projection, and the sum of its gradient in each time lane.
-    let constant = (2 - varying(problem)) * (1 + TIME_LANES);
-    let slots = channels * (2 + TIME_LANES + tiles + constant) * layout.slots() * sizes.words * 4;
-    let own = usize::from(problem.d) + usize::from(problem.dt_bias);
-    let own = own * (most_vector(problem, layout) * warps * 32 * sizes.real).next_multiple_of(16);
-    rows * pitch(tile, sizes.real) * sizes.real + slots + own
+    let lane = layout.states * problem.components();
+    let slots = layout.lanes * lane;
+    let channels = layout.channels / layout.warps;
+    let frames = (2 * layout.tile + SPAN) * channels;
+    let starts = PAIR * 32 * lane;
+    let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots);
+    let scratch = SPAN * 36 * lane;
+    let warp = frames + spans + scratch + (tiles - 1) * starts;
+    (layout.warps * warp + varying(problem) * layout.tile * slots) * Sizes::of(problem).real
 }
 
 /// Shared memory of scan_summary.
 fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
-    let sizes = Sizes::of(problem);
-    let state = sizes.words * 4;
-    let constant = is_constant(problem.c);
-    let width = if constant { 0 } else { layout.slots() * problem.components() };
-    let rows = 2 * layout.channels + width;
-    let decay = if decay_by_sum(problem) { sizes.real } else { layout.slots() * state };
-    let slots = (2 + usize::from(constant)) * layout.slots() * state;
-    rows * pitch(layout.tile, sizes.real) * sizes.real + layout.channels * (slots + TIME_LANES * decay)
+    let width = if is_constant(problem.c) { 0 } else { layout.slots() * problem.components() };
+    layout.tile * (2 * layout.channels + width) * Sizes::of(problem).real
 }
 
 impl Properties {
@@ -352,107 +343,109 @@ impl Properties {
         }
     }
 
-    /// Warps of the backward pass that a multiprocessor has at a time.
+    /// Blocks of the backward pass that a multiprocessor has at a time.
     fn resident(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
         let shared = backward_bytes(problem, layout, tiles) + RESERVED_SHARED;
         let wanted = threads_wanted(problem, layout, Program::Backward) / 32;
         let registers = (wanted / layout.warps * layout.warps).max(REGISTERS / MOST_REGISTERS / 32);
-        (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1) * layout.warps
+        (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1)
     }
 
-    /// Plans the backward pass.
+    /// Plans the backward pass: the layout, and the segments that are scanned side by side, which take the least time.
     ///
     /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
     /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
     pub fn backward(&self, problem: &Problem) -> BackwardPlan {
         let sizes = Sizes::of(problem);
-        let states = if sizes.words == 1 && problem.state > BACKWARD_LANES { 2 } else { 1 };
-        let heavy =
-            !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4) || sizes.words > 2;
-        let span = if heavy { 4 } else { 8 };
-        let layout = |channels: usize, warps: usize| {
-            let channels = channels.min(unit(problem).next_power_of_two());
-            let warps = warps.min(channels);
-            Layout { lanes: BACKWARD_LANES, states, channels, warps, tile: TIME_LANES * span }
-        };
-        let usual = layout(32, 4);
+        let bounded = problem.seq >= BOUNDED_FROM;
+        let lanes: &[usize] = if is_plain(problem) { &[4, 8, 16] } else { &[8] };
+        let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
 
-        let boundary = usual.slots() * sizes.words * 4;
-        let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
-        let shortest = match problem.seq >= BOUNDED_FROM {
-            true => (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64),
-            false => CHUNK as f64,
-        };
-        // Whole tiles of the forward pass too, which keeps its states at the beginning of a tile.
-        let mut chunk = (shortest.ceil() as usize).next_multiple_of(LONGEST_TILE);
-        if problem.seq <= chunk.max(LONGEST_ALONE) {
-            chunk = problem.seq.next_multiple_of(usual.tile);
-        }
-        let fits =
-            |layout: &Layout| backward_bytes(problem, layout, chunk / layout.tile) <= self.shared_per_block;
-        let smaller = |mut layout: Layout| {
-            while !fits(&layout) && layout.channels > 1 {
-                layout.channels /= 2;
-                layout.warps = layout.warps.min(layout.channels);
-            }
-            layout
-        };
-        let mut plan = self.deal(problem, smaller(usual), chunk);
-        let wide = layout(64, 8);
-        if problem.seq >= BOUNDED_FROM && fits(&wide) {
-            // Where memory keeps a device from being filled, blocks of more channels have fewer sums to keep.
-            let wide = self.deal(problem, wide, chunk);
-            if self.running(problem, &wide) > self.running(problem, &plan)
-                || self.extra_share(problem, &plan) > EXTRA_SHARE
-            {
-                plan = wide;
+        // First what exceeds the bound on memory, then the time.
+        let mut best: Option<((f64, f64), BackwardPlan)> = None;
+        for &lanes in lanes {
+            let most_states = (16 / lanes).min(4 / sizes.words).max(1);
+            let states = states_for(problem.state, lanes, sizes.words).min(most_states);
+            let each = 32 / lanes * PAIR;
+            for &warps in warps {
+                let warps = warps.min(unit(problem).div_ceil(each));
+                let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
+                let mut layout = Layout { lanes, states, channels: warps * each, warps, tile };
+                let chunk = chunk_frames(problem, &layout);
+                while backward_bytes(problem, &layout, chunk / tile) > self.shared_per_block
+                    && layout.warps > 1
+                {
+                    layout.warps -= 1;
+                    layout.channels -= each;
+                }
+                let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
+                let states = self.forward_layout(&own, chunk);
+                for segments in 1..=self.most_segments(problem, &layout, chunk) {
+                    let plan = self.deal(problem, layout, states, chunk, segments);
+                    let excess =
+                        if bounded { (extra_share(problem, &plan) - EXTRA_SHARE).max(0.0) } else { 0.0 };
+                    let cost = (excess, self.clocks(problem, &plan));
+                    if best.is_none_or(|(least, _)| cost < least) {
+                        best = Some((cost, plan));
+                    }
+                }
             }
         }
-        // Where segments do not fill it, fewer channels a warp do.
-        while problem.seq < BOUNDED_FROM
-            && plan.layout.channels > 2 * plan.layout.warps
-            && self.warps(problem, &plan) * 3 / 2 < BACKWARD_WARPS * self.multiprocessors
-        {
-            let channels = plan.layout.channels / 2;
-            plan = self.deal(problem, Layout { channels, ..plan.layout }, chunk);
-        }
-        plan
+        best.expect("there is a layout, and a segment").1
     }
 
-    /// All warps of a launch.
-    fn warps(&self, problem: &Problem, plan: &BackwardPlan) -> usize {
-        problem.batch.div_ceil(plan.rows_per_block)
-            * blocks(problem, &plan.layout)
-            * plan.segments
-            * plan.layout.warps
+    /// Segments beyond which a device is full.
+    fn most_segments(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
+        let blocks = problem.batch * blocks(problem, layout);
+        let full = self.multiprocessors * self.resident(problem, layout, chunk / layout.tile);
+        (2 * full).div_ceil(blocks).min(problem.seq.div_ceil(chunk))
     }
 
-    /// Those that run at a time.
-    fn running(&self, problem: &Problem, plan: &BackwardPlan) -> usize {
+    /// About how many clocks a plan takes.
+    fn clocks(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
+        let blocks =
+            problem.batch.div_ceil(plan.rows_per_block) * blocks(problem, &plan.layout) * plan.segments;
         let resident = self.resident(problem, &plan.layout, plan.tiles());
-        self.warps(problem, plan).min(resident * self.multiprocessors)
-    }
-
-    /// What the backward pass keeps, as a share of what flows into it.
-    fn extra_share(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
-        let sums = plan.piece * plan.segments * sums_of_frame(problem, &plan.layout);
-        let extra = boundary_bytes(problem, &plan.layout, plan.chunks)
-            + plan.segments * segment_bytes(problem, &plan.layout)
-            + sums;
-        extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
+        let &(_, latency, issue) = FRAME_CLOCKS
+            .iter()
+            .find(|&&(lanes, ..)| lanes == plan.layout.lanes)
+            .expect("lanes that were measured");
+        // A frame of so many blocks side by side, whose warps share four schedulers.
+        let frame = |blocks: usize| match blocks {
+            0 => 0.0,
+            _ => latency + issue * (blocks * plan.layout.warps) as f64 / 4.0,
+        };
+        let full = resident * self.multiprocessors;
+        let all =
+            (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
+        let walk = (plan.pieces() * (plan.piece + LAUNCH_FRAMES) * plan.rows_per_block) as f64;
+        let adjoints = match plan.segments {
+            1 => 0.0,
+            segments => {
+                let share = ADJOINTS_SHARE * (segments - 1) as f64 / segments as f64;
+                share * plan.segment as f64 + 2.0 * LAUNCH_FRAMES as f64
+            }
+        };
+        all * (walk + adjoints)
     }
 
     /// Deals chunks to segments and launches.
-    fn deal(&self, problem: &Problem, layout: Layout, chunk: usize) -> BackwardPlan {
+    fn deal(
+        &self,
+        problem: &Problem,
+        layout: Layout,
+        (states, states_units): (Layout, Units),
+        chunk: usize,
+        segments: usize,
+    ) -> BackwardPlan {
         let unit = unit(problem);
         let all_blocks = blocks(problem, &layout);
         let chunks = problem.seq.div_ceil(chunk);
-        let warps = (problem.batch * all_blocks * layout.warps) as f64 / self.multiprocessors as f64;
-        let wanted = ((BACKWARD_WARPS as f64 / warps).round() as usize).clamp(1, chunks);
+        let per_segment = chunks.div_ceil(segments);
+        let segments = chunks.div_ceil(per_segment);
 
         // Chunks of every segment whose sums have room.
-        let sums = sums_of_frame(problem, &layout).max(1);
-        let room = |segments: usize| match problem.seq >= BOUNDED_FROM {
+        let room = match problem.seq >= BOUNDED_FROM {
             true => {
                 let all = inputs(problem) * problem.batch * problem.seq * problem.dim;
                 let kept =
@@ -461,20 +454,14 @@ impl Properties {
             }
             false => SUMS_BYTES,
         };
-        let piece_of = |segments: usize| room(segments) / sums / (segments * chunk);
-        let fits = |segments: usize| problem.seq < BOUNDED_FROM || piece_of(segments) > 0;
-        let most = (1..=wanted).rev().find(|&segments| fits(segments)).unwrap_or(1);
-        let per_segment = chunks.div_ceil(most);
-        let segments = chunks.div_ceil(per_segment);
-        let pieces = per_segment.div_ceil(piece_of(segments).max(1));
+        let sums = sums_of_frame(problem, &layout).max(1);
+        let pieces = per_segment.div_ceil((room / sums / (segments * chunk)).max(1));
         let piece = per_segment.div_ceil(pieces);
 
         let rows_per_block = match segments * pieces {
             1 => (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch),
             _ => 1,
         };
-        let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
-        let (states, states_units) = self.forward_layout(&own, chunk);
         BackwardPlan {
             layout,
             units: Units { unit, blocks: unit.div_ceil(layout.channels) },
@@ -488,6 +475,29 @@ impl Properties {
             rows_per_block,
         }
     }
+}
+
+/// What the backward pass keeps, as a share of what flows into it.
+fn extra_share(problem: &Problem, plan: &BackwardPlan) -> f64 {
+    let extra = boundary_bytes(problem, &plan.layout, plan.chunks)
+        + plan.segments * segment_bytes(problem, &plan.layout)
+        + plan.piece * plan.segments * sums_of_frame(problem, &plan.layout);
+    extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
+}
+
+/// Frames from one state that is kept to the next.
+fn chunk_frames(problem: &Problem, layout: &Layout) -> usize {
+    if problem.seq <= LONGEST_ALONE {
+        return problem.seq.next_multiple_of(layout.tile);
+    }
+    if problem.seq < BOUNDED_FROM {
+        return layout.tile;
+    }
+    let sizes = Sizes::of(problem);
+    let boundary = layout.slots() * sizes.words * 4;
+    let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
+    let shortest = (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64);
+    (shortest.ceil() as usize).next_multiple_of(layout.tile)
 }
 
 /// Blocks of channels of a row.
@@ -677,7 +687,7 @@ impl Configurations<'_> {
     /// What backward.cu is compiled for in either use.
     fn walking_back(&self) -> Configuration {
         let walking = self.walking(Program::Backward);
-        Configuration { vector: walking.vector.min(most_vector(self.problem, &self.layout)), ..walking }
+        Configuration { vector: walking.vector.min(PAIR), ..walking }
     }
 
     /// backward.cu, where it finds what its segments add to the gradients before them.
@@ -686,7 +696,6 @@ impl Configurations<'_> {
             summary: true,
             b_constant: true,
             vector_b: 1,
-            min_blocks: 1,
             shared_bytes: summary_bytes(self.problem, &self.layout),
             ..self.walking_back()
         }
