@@ -2,8 +2,9 @@
 // field by field.
 //
 // Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
-// `chunks` of `chunk` frames; the backward pass also in `segments` of whole chunks. A pass covers the states first_state … first_state + SLOTS − 1 in one direction;
-// where there are several passes, sums over the states are carried from pass to pass in Real.
+// `chunks` of `chunk` frames; the backward pass also in `segments` of whole chunks. A pass covers the states
+// first_state … first_state + SLOTS − 1 in one direction; where there are several passes, sums over the states are
+// carried from pass to pass in Real.
 
 struct Arguments {
   // Inputs.
@@ -45,8 +46,8 @@ struct Arguments {
   Real* dx_sum;
   Real* ddt_sum;
   Real* dz_sum;
-  Real* db_parts;            // {batch, segments, piece_frames, blocks of channels, SLOTS}: dB, summed over the
-                             // channels of a block
+  Real* db_parts;            // {piece_frames, blocks of channels, SLOTS} for each row and segment: dB, summed over
+                             // the channels of a block
   Real* dc_parts;            // the same of C
   Real* db_sum;              // dB of one direction while the other is missing; so dc_sum
   Real* dc_sum;
@@ -73,6 +74,8 @@ struct Arguments {
   i64 segments;             // in a row
   i64 piece_first;          // the first and the number of the frames of every segment that a launch of the
   i64 piece_frames;         // backward pass covers
+  i64 parts_row;            // reals from a row's sums in db_parts and dc_parts to the next row's
+  i64 parts_segment;        // the same of segments
   i64 first_state;
   i64 chunk;
   i64 chunks;

@@ -61,15 +61,44 @@ typedef Real Frames[CHANNELS_PER_WARP][2][PAIR];
 struct Warp {
   alignas(16) Frames delta[TILE / 2];
 #if !SUMMARY
-  alignas(16) Frames x[TILE / 2];  // Δx where the gain is Δ
+  alignas(16) Frames x[TILE / 2];
   // The states before each span, [pair][thread]; when it has been walked back, its dB and dC, [b, c][frame][slot].
   alignas(16) Real spans[SPANS][START_REALS > SUM_REALS ? START_REALS : SUM_REALS];
   alignas(16) Real scratch[SPAN][SCRATCH_PLACES * LANE_WIDTH];
+  // Of the frame that a thread owns: the gradient of y before the gate, and what that of z is y times.
+#if HAS_D
+  alignas(16) Real dy_before_gate[32][PAIR];
+#endif
+#if HAS_Z
+  alignas(16) Real dz_by_y[32][PAIR];
+#endif
+  // The sums of dD and of the gradient of dt_bias over the frames that a thread owns.
+#if HAS_D
+  alignas(16) Real dd[32][PAIR];
+  alignas(16) Real d[CHANNELS_PER_WARP][PAIR];
+#endif
+#if HAS_DT_BIAS
+  alignas(16) Real ddt_bias[32][PAIR];
+#endif
 #if TILES > 1
   alignas(16) Real tiles[TILES - 1][START_REALS];  // the states before the tiles of a chunk but the last
 #endif
 #endif
   alignas(16) Frames dy[SUMMARY ? TILE / 2 : SPAN / 2];  // w · scale · dy · silu(z)
+#if HAS_DT_BIAS
+  alignas(16) Real dt_bias[CHANNELS_PER_WARP][PAIR];
+#endif
+};
+
+// What a block walks. It lies in shared memory, because the walk needs the registers.
+struct Course {
+  Place place;
+  i64 row_end, segment, part;      // the rows from place.row on; the segment of each
+  i64 segment_begin, segment_end;  // scan indices
+  i64 first, end;                  // those of the piece of it
+  i64 contribution;                // the number of the block among those of a row
+  i64 ready_at;                    // where in db_parts and dc_parts the tile belongs whose sums the warps have ready
+  int ready_rows;                  // its frames; 0 for none
 };
 
 struct Shared {
@@ -80,6 +109,7 @@ struct Shared {
 #if TILE_C
   alignas(16) Real c[TILE][SLOT_WIDTH];
 #endif
+  Course course;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 
@@ -107,14 +137,9 @@ typedef State PairStates[PAIR][STATES];
 
 // What a thread is, and what it keeps over its block.
 struct Thread {
-  int place, lane, pair, column;
-  int here;   // channels of the pair that there are
-  int count;  // states of the pass
-  i64 channel;
+  int warp, place, lane, pair, column;
+  int here;  // channels of the pair that there are
   PairStates a, adjoint;
-#if HAS_DT_BIAS
-  Real bias[PAIR];
-#endif
 #if SUMMARY
 #if DECAY_BY_SUM
   Real delta_sum[PAIR];  // of the frames that the lane owns
@@ -126,12 +151,6 @@ struct Thread {
 #if B_CONSTANT
   PairStates b, db;
 #endif
-#if HAS_D
-  Real d[PAIR], dd[PAIR];
-#endif
-#if HAS_DT_BIAS
-  Real ddt_bias[PAIR];
-#endif
 #endif
 #if C_CONSTANT
   PairStates c;
@@ -141,6 +160,11 @@ struct Thread {
 #endif
 };
 
+// Addresses that follow from a thread's lane are found anew after this: kept over a loop, they would be spilled.
+__device__ __forceinline__ void forget_addresses(Thread& thread) {
+  asm volatile("" : "+r"(thread.lane), "+r"(thread.pair));
+}
+
 // --- Between memory and registers -----------------------------------------------------------------------------
 
 // Where the elements of a thread's channels lie: those of frame r of a chunk at origin + r · stride.
@@ -149,50 +173,55 @@ struct Sequence {
   int rows;  // of the chunk
 
   __device__ __forceinline__ Sequence(const Arguments& args, const Place& place, const Thread& thread, i64 begin, int rows)
-      : origin((place.row * args.seq + frame(args, begin)) * args.dim + thread.channel),
+      : origin((place.row * args.seq + frame(args, begin)) * args.dim + place.channel0 + thread.column),
         stride(args.reverse ? -args.dim : args.dim),
         rows(rows) {}
+
+  // Where the thread's elements of frame r lie.
+  __device__ __forceinline__ i64 at(int r) const { return origin + r * stride; }
 
   // Whether the thread owns a frame that there is.
   __device__ __forceinline__ bool owns(const Thread& thread, int r) const {
     return thread.lane < SPAN && thread.here > 0 && r < rows;
   }
 
-  __device__ __forceinline__ Pair load(const Element* tensor, const Thread& thread, int r) const {
+  // What lies there; anything where the thread does not own the frame.
+  static __device__ __forceinline__ Pair load(const Element* tensor, [[maybe_unused]] const Thread& thread, i64 at, bool owned) {
     Pair pair{};
-    if (!owns(thread, r)) return pair;
-    const Element* from = tensor + origin + r * stride;
+    if (!owned) return pair;
 #if VECTOR == PAIR
-    pair = *reinterpret_cast<const Pair*>(from);
+    pair = *reinterpret_cast<const Pair*>(tensor + at);
 #else
-    pair.elements[0] = from[0];
-    if (thread.here > 1) pair.elements[1] = from[1];
+    pair.elements[0] = tensor[at];
+    pair.elements[1] = thread.here > 1 ? tensor[at + 1] : Element{};
 #endif
     return pair;
   }
 
-  __device__ __forceinline__ void store(Element* tensor, const Thread& thread, int r, const Real (&values)[PAIR]) const {
-    Element* to = tensor + origin + r * stride;
+  static __device__ __forceinline__ void store(Element* tensor, [[maybe_unused]] const Thread& thread, i64 at,
+                                               const Real (&values)[PAIR]) {
 #if VECTOR == PAIR
-    store_elements(to, values);
+    store_elements(tensor + at, values);
 #else
-    to[0] = to_element(values[0]);
-    if (thread.here > 1) to[1] = to_element(values[1]);
+    tensor[at] = to_element(values[0]);
+    if (thread.here > 1) tensor[at + 1] = to_element(values[1]);
 #endif
   }
 
-  // Brings the warp's frames of a tile nearer while another is walked.
-  template <bool WHOLE>
-  __device__ __forceinline__ void prefetch([[maybe_unused]] const Arguments& args, const Thread& thread, int r0) const {
+  // Brings the warp's frames of a tile nearer while another is walked: what a walk of the states reads first, or the rest.
+  // r0 may lie before the chunk, but not before `least`.
+  template <bool STATES_FIRST>
+  __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least) const {
     const int r = r0 + thread.place;
-    if (thread.place >= TILE || r < 0 || r >= rows) return;
-    const i64 at = origin - thread.pair * PAIR + r * stride;
+    if (thread.place >= TILE || thread.here == 0 || r < least || r >= rows) return;
+    const i64 at = origin + r * stride;
     const auto bring = [&](const Element* tensor) { asm volatile("prefetch.global.L2 [%0];" ::"l"(tensor + at)); };
-    bring(args.dt);
+    if constexpr (STATES_FIRST) {
+      bring(args.dt);
 #if USE_X
-    bring(args.x);
+      bring(args.x);
 #endif
-    if constexpr (WHOLE) {
+    } else {
       bring(args.dy);
 #if HAS_Z
       bring(args.z);
@@ -308,30 +337,37 @@ __device__ __forceinline__ void clear(PairStates& states) {
 }
 
 // Δ of the frame that the thread owns; zero where there is none.
-__device__ __forceinline__ void own_delta(Real (&delta)[PAIR], const Arguments& args, const Thread& thread, const Pair& dt,
-                                          bool present) {
+__device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] const Warp& warp, const Arguments& args,
+                                          const Thread& thread, const Pair& dt, bool present) {
+  Real bias[PAIR] = {0, 0}, slope;
+#if HAS_DT_BIAS
+  load_reals(bias, warp.dt_bias[thread.pair]);
+#endif
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    [[maybe_unused]] Real bias = 0, slope;
-#if HAS_DT_BIAS
-    bias = thread.bias[p];
-#endif
-    delta[p] = present && p < thread.here ? step_size(args, to_real(dt.elements[p]), bias, slope) : (Real)0;
+    delta[p] = present && p < thread.here ? step_size(args, to_real(dt.elements[p]), bias[p], slope) : (Real)0;
   }
 }
 
-// w · scale · dy · silu(z) of that frame.
-__device__ __forceinline__ void own_source(Real (&source)[PAIR], const Arguments& args, const Pair& dy,
-                                           [[maybe_unused]] const Pair& z, bool skipped) {
+// The gradient of y before the gate, of that frame. `by_z`: its derivative by z.
+__device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Real (&by_z)[PAIR], const Pair& dy,
+                                       [[maybe_unused]] const Pair& z, bool present) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    Real value = to_real(dy.elements[p]) * (OUTPUT_WEIGHT * (Real)args.scale);
+    values[p] = present ? to_real(dy.elements[p]) : (Real)0;
 #if HAS_Z
-    const Real gate = to_real(z.elements[p]);
-    value *= gate * sigmoid(gate);
+    const Real gate = present ? to_real(z.elements[p]) : (Real)0, s = sigmoid(gate);
+    by_z[p] = values[p] * (s * ((Real)1 + gate * ((Real)1 - s)));
+    values[p] *= gate * s;
 #endif
-    source[p] = skipped ? (Real)0 : value;
   }
+}
+
+// The source of the adjoints in that frame.
+__device__ __forceinline__ void put_source(Frames* frames, const Arguments& args, const Thread& thread, int r, Real (&values)[PAIR]) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) values[p] *= OUTPUT_WEIGHT * (Real)args.scale;
+  put(frames, thread, r, values);
 }
 
 #if !SUMMARY
@@ -347,6 +383,19 @@ __device__ __forceinline__ State input_of([[maybe_unused]] State a, [[maybe_unus
 #endif
 }
 
+// What B is multiplied by where the gain is Δ: Δx, else x.
+__device__ __forceinline__ void load_inputs(Span& inputs, const Warp& warp, [[maybe_unused]] const Span& delta, const Thread& thread,
+                                            int first) {
+  load_span(inputs, warp.x, thread, first);
+#if GAIN_IS_DELTA
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) {
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) inputs[f][p] *= delta[f][p];
+  }
+#endif
+}
+
 // Walks the states of a tile, which begins with frame r0 of the chunk, and leaves the Δ and x of its frames in the rows of
 // the warp. KEEP: keeps the states before each span, and does not walk the last; else the rows of two spans serve all.
 template <bool KEEP>
@@ -354,35 +403,34 @@ __device__ __forceinline__ void walk_states(Warp& warp, [[maybe_unused]] const S
                                             const Sequence& sequence, const Thread& thread, PairStates& h, const Marks& marks,
                                             int r0, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
-  Pair dt = sequence.load(args.dt, thread, r0 + thread.lane), x = sequence.load(args.x, thread, r0 + thread.lane);
+  i64 at = sequence.at(r0 + thread.lane);
+  bool owned = sequence.owns(thread, r0 + thread.lane);
+  Pair dt = Sequence::load(args.dt, thread, at, owned), x = Sequence::load(args.x, thread, at, owned);
 #pragma unroll 1
   for (int k = 0; k < spans; k++) {
     const int first = (KEEP ? k : k % 2) * SPAN, own = k * SPAN + thread.lane;
     if (thread.lane < SPAN) {
-      const bool skipped = marks.skip(own);
+      const bool present = owned && !marks.skip(own);
       Real delta[PAIR], values[PAIR];
-      own_delta(delta, args, thread, dt, sequence.owns(thread, r0 + own) && !skipped);
+      own_delta(delta, warp, args, thread, dt, present);
 #pragma unroll
-      for (int p = 0; p < PAIR; p++) {
-        values[p] = skipped ? (Real)0 : to_real(x.elements[p]);
-#if GAIN_IS_DELTA
-        values[p] *= delta[p];
-#endif
-      }
+      for (int p = 0; p < PAIR; p++) values[p] = present ? to_real(x.elements[p]) : (Real)0;
       put(warp.delta, thread, first + thread.lane, delta);
       put(warp.x, thread, first + thread.lane, values);
     }
     if constexpr (KEEP) save(warp.spans[k], h, thread);
     if (k + 1 < spans) {
-      dt = sequence.load(args.dt, thread, r0 + own + SPAN);
-      x = sequence.load(args.x, thread, r0 + own + SPAN);
+      at += SPAN * sequence.stride;
+      owned = sequence.owns(thread, r0 + own + SPAN);
+      dt = Sequence::load(args.dt, thread, at, owned);
+      x = Sequence::load(args.x, thread, at, owned);
     }
     __syncwarp();
     if (KEEP && k + 1 == spans) break;
 
     Span delta, input;
     load_span(delta, warp.delta, thread, first);
-    load_span(input, warp.x, thread, first);
+    load_inputs(input, warp, delta, thread, first);
 #pragma unroll
     for (int f = 0; f < SPAN; f++) {
       const bool reset = marks.reset(k * SPAN + f);
@@ -457,10 +505,24 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
     }
   }
 
-  Real to_x[SPAN], to_delta[SPAN];
 #if HAS_Z
   Real y[SPAN];
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+#if C_CONSTANT
+      const Real of_y = real_part(thread.c[p][s] * h[f][s]);
+#else
+      const Real of_y = real_part(span_c[f][s] * h[f][s]);
 #endif
+      y[f] = s > 0 ? y[f] + of_y : of_y;
+    }
+  }
+  own.y[p] = sum_of_own_frame(y, thread);
+#endif
+
+  Real to_x[SPAN], to_delta[SPAN];
 #pragma unroll
   for (int f = SPAN - 1; f >= 0; f--) {
     const bool reset = marks.reset(first + f);
@@ -509,41 +571,18 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
       to_b = first_b ? of_b : of_b + to_b;
       to_x[f] = s > 0 ? to_x[f] + of_x : of_x;
       to_delta[f] = s > 0 ? to_delta[f] + of_delta : of_delta;
-#if HAS_Z
-      const Real of_y = real_part(c * h[f][s]);
-      y[f] = s > 0 ? y[f] + of_y : of_y;
-#endif
       thread.adjoint[p][s] = reset ? to_state(0) : carried;
     }
   }
   own.x[p] = sum_of_own_frame(to_x, thread);
   own.delta[p] = sum_of_own_frame(to_delta, thread);
-#if HAS_Z
-  own.y[p] = sum_of_own_frame(y, thread);
-#endif
 }
-
-// What the owner of a frame needs to finish it.
-struct Own {
-#if GAIN_IS_DELTA || HAS_D
-  Pair x;
-#endif
-#if HAS_SLOPE
-  Pair dt;
-#endif
-#if HAS_D || HAS_Z
-  Pair dy;
-#endif
-#if HAS_Z
-  Pair z;
-#endif
-};
 
 // Adds a pass to a sequence's gradient, and rounds it where it is the last.
 __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
-                                         const Sequence& sequence, const Thread& thread, int r, Real (&values)[PAIR]) {
+                                         const Thread& thread, i64 at, Real (&values)[PAIR]) {
 #if SEVERAL_PASSES
-  Real* sum = sums + sequence.origin + r * sequence.stride;
+  Real* sum = sums + at;
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     if (p >= thread.here) break;
@@ -552,110 +591,136 @@ __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args,
   }
   if (!args.last_pass) return;
 #endif
-  sequence.store(target, thread, r, values);
+  Sequence::store(target, thread, at, values);
 }
 
-// Writes the gradients of the frame that the thread owns: r of the chunk, `row` of the tile.
-__device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Own& own, [[maybe_unused]] const Warp& warp,
-                                           const Arguments& args, const Sequence& sequence, Thread& thread, bool skipped,
-                                           int r, [[maybe_unused]] int row) {
-  if (!sequence.owns(thread, r)) return;
-  Real dx[PAIR], ddt[PAIR];
-#if HAS_Z
-  Real dz[PAIR];
+// ∂Δ/∂dt. Of softplus it is 1 − e^−Δ; where Δ was limited, dt must be asked.
+__device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real delta,
+                                         [[maybe_unused]] Element dt, [[maybe_unused]] Real bias) {
+#if LIMIT
+  Real slope;
+  step_size(args, to_real(dt), bias, slope);
+  return slope;
+#elif SOFTPLUS
+  return -expm1(-delta);
+#else
+  return (Real)1;
 #endif
-#if GAIN_IS_DELTA
-  Real delta[PAIR];
+}
+
+// Writes the gradients of the frame that the thread owns: `row` of the tile, at `at` in memory.
+__device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, Warp& warp, const Arguments& args,
+                                           const Thread& thread, bool skipped, i64 at, int row) {
+  Real dx[PAIR], ddt[PAIR], x[PAIR], delta[PAIR];
+  load_reals(x, warp.x[row / 2][thread.pair][row % 2]);
   load_reals(delta, warp.delta[row / 2][thread.pair][row % 2]);
+  [[maybe_unused]] Real bias[PAIR] = {0, 0};
+#if HAS_DT_BIAS
+  Real ddt_bias[PAIR];
+  load_reals(bias, warp.dt_bias[thread.pair]);
+  load_reals(ddt_bias, warp.ddt_bias[thread.place]);
 #endif
 #if HAS_D
+  Real dy[PAIR], d[PAIR], dd[PAIR];
+  load_reals(dy, warp.dy_before_gate[thread.place]);
+  load_reals(d, warp.d[thread.pair]);
+  load_reals(dd, warp.dd[thread.place]);
 #if SEVERAL_PASSES
   const bool with_d = args.first_pass;
 #else
   const bool with_d = true;
 #endif
 #endif
+#if HAS_Z
+  Real dz[PAIR];
+  load_reals(dz, warp.dz_by_y[thread.place]);
+#endif
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     Real to_x = sums.x[p], to_delta = sums.delta[p];
-#if GAIN_IS_DELTA || HAS_D
-    const Real x = to_real(own.x.elements[p]);
-#endif
 #if GAIN_IS_DELTA
-    to_delta += x * to_x;
+    to_delta += x[p] * to_x;
     to_x *= delta[p];
 #endif
-#if HAS_SLOPE
-    Real slope, bias = 0;
-#if HAS_DT_BIAS
-    bias = thread.bias[p];
-#endif
-    step_size(args, to_real(own.dt.elements[p]), bias, slope);
-    to_delta *= slope;
-#endif
-#if HAS_D || HAS_Z
-    Real dy = to_real(own.dy.elements[p]);
-#endif
+    to_delta *= slope_of(args, delta[p], dt.elements[p], bias[p]);
 #if HAS_Z
-    const Real z = to_real(own.z.elements[p]), s = sigmoid(z);
     Real y = sums.y[p] * (OUTPUT_WEIGHT * (Real)args.scale);
 #if HAS_D
-    if (with_d) y += thread.d[p] * x;
+    if (with_d) y += d[p] * x[p];
 #endif
-    dz[p] = skipped ? (Real)0 : dy * (s * ((Real)1 + z * ((Real)1 - s))) * y;
-    dy *= z * s;
+    dz[p] = skipped ? (Real)0 : dz[p] * y;
 #endif
 #if HAS_D
     if (with_d) {
-      to_x += thread.d[p] * dy;
-      thread.dd[p] += skipped ? (Real)0 : dy * x;
+      to_x += d[p] * dy[p];
+      dd[p] += dy[p] * x[p];
     }
 #endif
     dx[p] = skipped ? (Real)0 : to_x;
     ddt[p] = skipped ? (Real)0 : to_delta;
 #if HAS_DT_BIAS
-    thread.ddt_bias[p] += ddt[p];
+    ddt_bias[p] += ddt[p];
 #endif
   }
-  add_pass(args, args.dx_sum, args.dx, sequence, thread, r, dx);
-  add_pass(args, args.ddt_sum, args.ddt, sequence, thread, r, ddt);
+#if HAS_D
+  store_reals(warp.dd[thread.place], dd);
+#endif
+#if HAS_DT_BIAS
+  store_reals(warp.ddt_bias[thread.place], ddt_bias);
+#endif
+  add_pass(args, args.dx_sum, args.dx, thread, at, dx);
+  add_pass(args, args.ddt_sum, args.ddt, thread, at, ddt);
 #if HAS_Z
-  add_pass(args, args.dz_sum, args.dz, sequence, thread, r, dz);
+  add_pass(args, args.dz_sum, args.dz, thread, at, dz);
 #endif
 }
 
 #if TILE_B || TILE_C
-// Sums a span's dB or dC over the channels of the warp: [frame][slot].
-__device__ __forceinline__ void sum_channels(Warp& warp, Real* sums, const SpanStates& values, const Thread& thread) {
-  const auto at = [](int place) { return (place + place / 16 * 2) * LANE_WIDTH; };
+// Sums a span's dB and dC over the channels of the warp, through its scratch one after the other: [b, c][frame][slot].
+struct ChannelSums {
+  Real* sums;
+  Real values[UNITS_EACH][CHANNELS_PER_WARP / CHANNEL_PARTS][LANE_WIDTH];
+
+  static __device__ __forceinline__ int place_in_row(int place) { return (place + place / 16 * 2) * LANE_WIDTH; }
+
+  static __device__ __forceinline__ void store(Warp& warp, const SpanStates& states, const Thread& thread) {
 #pragma unroll
-  for (int f = 0; f < SPAN; f++) store_lane(&warp.scratch[f][at(thread.place)], values[f]);
-  __syncwarp();
-#pragma unroll
-  for (int u = 0; u < UNITS_EACH; u++) {
-    const int unit = (u * 32 + thread.place) % UNITS, f = unit / LANES, lane = unit % LANES;
-    const int part = CHANNEL_PARTS > 1 ? thread.place / UNITS : 0;
-    // The place of the lane in the first channel; channels are thread bits 1 and on.
-    const int place0 = (lane & 1) | lane / 2 * (2 * CHANNELS_PER_WARP);
-    constexpr int COUNT = CHANNELS_PER_WARP / CHANNEL_PARTS;
-    Real sum[LANE_WIDTH];
-    load_reals(sum, &warp.scratch[f][at(place0 + 2 * part * COUNT)]);
-#pragma unroll
-    for (int k = 1; k < COUNT; k++) {
-      Real more[LANE_WIDTH];
-      load_reals(more, &warp.scratch[f][at(place0 + 2 * (part * COUNT + k))]);
-#pragma unroll
-      for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
-    }
-#pragma unroll
-    for (int by = UNITS; by < 32; by *= 2) {
-#pragma unroll
-      for (int e = 0; e < LANE_WIDTH; e++) sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], by);
-    }
-    if (part == 0) store_reals(&sums[unit * LANE_WIDTH], sum);
+    for (int f = 0; f < SPAN; f++) store_lane(&warp.scratch[f][place_in_row(thread.place)], states[f]);
   }
-  __syncwarp();
-}
+
+  static __device__ __forceinline__ int unit_of(int u, const Thread& thread) { return (u * 32 + thread.place) % UNITS; }
+
+  __device__ __forceinline__ void load(const Warp& warp, const Thread& thread) {
+    const int part = CHANNEL_PARTS > 1 ? thread.place / UNITS : 0;
+#pragma unroll
+    for (int u = 0; u < UNITS_EACH; u++) {
+      const int unit = unit_of(u, thread), lane = unit % LANES;
+      // The place of the lane in the first channel; channels are thread bits 1 and on.
+      const int place0 = (lane & 1) | lane / 2 * (2 * CHANNELS_PER_WARP);
+      constexpr int COUNT = CHANNELS_PER_WARP / CHANNEL_PARTS;
+#pragma unroll
+      for (int k = 0; k < COUNT; k++) {
+        load_reals(values[u][k], &warp.scratch[unit / LANES][place_in_row(place0 + 2 * (part * COUNT + k))]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void sum(const Thread& thread) {
+#pragma unroll
+    for (int u = 0; u < UNITS_EACH; u++) {
+      Real sum[LANE_WIDTH];
+#pragma unroll
+      for (int e = 0; e < LANE_WIDTH; e++) {
+        sum[e] = values[u][0][e];
+#pragma unroll
+        for (int k = 1; k < CHANNELS_PER_WARP / CHANNEL_PARTS; k++) sum[e] += values[u][k][e];
+#pragma unroll
+        for (int by = UNITS; by < 32; by *= 2) sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], by);
+      }
+      if (CHANNEL_PARTS == 1 || thread.place < UNITS) store_reals(&sums[unit_of(u, thread) * LANE_WIDTH], sum);
+    }
+  }
+};
 #endif
 
 // Walks a tile back.
@@ -663,43 +728,39 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
                                           const Sequence& sequence, Thread& thread, const Marks& marks, int r0, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
   const int last = r0 + (spans - 1) * SPAN + thread.lane;
-  Pair dy = sequence.load(args.dy, thread, last), z{};
+  i64 at = sequence.at(last);
+  bool owned = sequence.owns(thread, last);
+  Pair dy = Sequence::load(args.dy, thread, at, owned), z{};
 #if HAS_Z
-  z = sequence.load(args.z, thread, last);
+  z = Sequence::load(args.z, thread, at, owned);
 #endif
 #pragma unroll 1
   for (int k = spans - 1; k >= 0; k--) {
-    const int row = k * SPAN + thread.lane, r = r0 + row;
-    Own own;
-#if GAIN_IS_DELTA || HAS_D
-    own.x = sequence.load(args.x, thread, r);
-#endif
-#if HAS_SLOPE
-    own.dt = sequence.load(args.dt, thread, r);
-#endif
-#if HAS_D || HAS_Z
-    own.dy = dy;
-#endif
-#if HAS_Z
-    own.z = z;
+    forget_addresses(thread);
+    const int row = k * SPAN + thread.lane;
+#if LIMIT
+    const Pair dt = Sequence::load(args.dt, thread, at, owned);
 #endif
     if (thread.lane < SPAN) {
-      Real source[PAIR];
-      own_source(source, args, dy, z, marks.skip(row));
-      put(warp.dy, thread, thread.lane, source);
+      Real values[PAIR], by_z[PAIR];
+      own_dy(values, by_z, dy, z, owned && !marks.skip(row));
+#if HAS_D
+      store_reals(warp.dy_before_gate[thread.place], values);
+#endif
+#if HAS_Z
+      store_reals(warp.dz_by_y[thread.place], by_z);
+#endif
+      put_source(warp.dy, args, thread, thread.lane, values);
     }
     __syncwarp();
     if (k > 0) {
-      dy = sequence.load(args.dy, thread, r - SPAN);
+      const bool next = sequence.owns(thread, 0);  // a span that is not the last is whole
+      dy = Sequence::load(args.dy, thread, at - SPAN * sequence.stride, next);
 #if HAS_Z
-      z = sequence.load(args.z, thread, r - SPAN);
+      z = Sequence::load(args.z, thread, at - SPAN * sequence.stride, next);
 #endif
     }
 
-    Span delta, x, span_dy;
-    load_span(delta, warp.delta, thread, k * SPAN);
-    load_span(x, warp.x, thread, k * SPAN);
-    load_span(span_dy, warp.dy, thread, 0);
     SpanStates b, c, db, dc;
 #pragma unroll
     for (int f = 0; f < SPAN; f++) {
@@ -713,37 +774,53 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
     OwnSums sums;
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
+      // Each channel reads its frames anew: registers for both at once would be spilled.
+      asm volatile("" ::: "memory");
+      Span delta, x, span_dy;
+      load_span(delta, warp.delta, thread, k * SPAN);
+      load_inputs(x, warp, delta, thread, k * SPAN);
+      load_span(span_dy, warp.dy, thread, 0);
       walk_channel(sums, thread, p, db, dc, b, c, warp.spans[k], delta, x, span_dy, marks, k * SPAN);
     }
-    finish_own(sums, own, warp, args, sequence, thread, marks.skip(row), r, row);
     // All have read the states that were kept: other lanes' before the sums over states, their own before that.
 #if TILE_B
-    sum_channels(warp, warp.spans[k], db, thread);
+    ChannelSums of_b{warp.spans[k]};
+    ChannelSums::store(warp, db, thread);
+    __syncwarp();
+    of_b.load(warp, thread);
+    __syncwarp();
 #endif
 #if TILE_C
-    sum_channels(warp, warp.spans[k] + SPAN * SLOT_WIDTH, dc, thread);
+    ChannelSums of_c{warp.spans[k] + SPAN * SLOT_WIDTH};
+    ChannelSums::store(warp, dc, thread);
 #endif
-#if !TILE_B && !TILE_C
+#if LIMIT
+    if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, row);
+#else
+    if (owned) finish_own(sums, Pair{}, warp, args, thread, marks.skip(row), at, row);
+#endif
+    owned = sequence.owns(thread, 0);
+    at -= SPAN * sequence.stride;
+#if TILE_B
+    of_b.sum(thread);
+#endif
     __syncwarp();
+#if TILE_C
+    of_c.load(warp, thread);
+    of_c.sum(thread);
 #endif
   }
 }
 
 // --- What a block shares --------------------------------------------------------------------------------------
 
-// A tile whose dB and dC the warps have ready.
-struct Ready {
-  i64 first_row;  // of db_parts and dc_parts
-  int rows;       // 0 for none
-};
-
-// Sums dB and dC of a tile over the warps, and leaves them to reduce.cu.
-__device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args,
-                                          [[maybe_unused]] const Ready& ready, [[maybe_unused]] i64 contribution,
-                                          [[maybe_unused]] i64 contributions) {
+// Sums dB and dC of the tile that the warps have ready over them, and leaves them to reduce.cu.
+__device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args) {
 #if TILE_B || TILE_C
   const auto of = [&](Real* parts, int offset) {
-    const int units = (ready.rows + SPAN - 1) / SPAN * UNITS;
+    const int rows = shared.course.ready_rows, units = (rows + SPAN - 1) / SPAN * UNITS;
+    const int frame = (int)(args.units * args.blocks_per_unit) * SLOT_WIDTH;
+    parts += shared.course.ready_at;
 #pragma unroll 1
     for (int u = threadIdx.x; u < units; u += THREADS) {
       const int k = u / UNITS, unit = u % UNITS, r = k * SPAN + unit / LANES;
@@ -756,9 +833,7 @@ __device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared,
 #pragma unroll
         for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
       }
-      if (r < ready.rows) {
-        store_reals(parts + ((ready.first_row + r) * contributions + contribution) * SLOT_WIDTH + unit % LANES * LANE_WIDTH, sum);
-      }
+      if (r < rows) store_reals(parts + (i64)r * frame + unit % LANES * LANE_WIDTH, sum);
     }
   };
 #if TILE_B
@@ -805,16 +880,19 @@ __device__ __forceinline__ State finite_rate(State a) {
 #endif
 }
 
-__device__ __forceinline__ void begin_block(Thread& thread, const Arguments& args, const Place& place) {
+__device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args, const Place& place) {
+  thread.warp = threadIdx.x / 32;
   thread.place = threadIdx.x % 32;
-  thread.lane = lane_here();
-  thread.pair = channel_here();
-  thread.column = threadIdx.x / 32 * CHANNELS_EACH + thread.pair * PAIR;
-  const int left = place.channels - thread.column;
+  thread.lane = lane_of(thread.place);
+  thread.pair = channel_of(thread.place);
+  forget_addresses(thread);
+  thread.column = thread.warp * CHANNELS_EACH + thread.pair * PAIR;
+  const int left = place.channels - thread.column, count = states_here(args);
   thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
-  thread.count = states_here(args);
-  thread.channel = place.channel0 + thread.column;
   clear(thread.adjoint);
+#if HAS_D || HAS_DT_BIAS
+  Warp& warp = shared.warps[thread.warp];
+#endif
 #if SUMMARY
 #if !DECAY_BY_SUM
   const State one = to_state(1);
@@ -831,15 +909,15 @@ __device__ __forceinline__ void begin_block(Thread& thread, const Arguments& arg
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     const bool here = p < thread.here;
-    const i64 row = (thread.channel + p) * args.state + args.first_state;
-    load_states(thread.a[p], here ? args.a + row : nullptr, thread.count, thread.lane);
+    const i64 row = (place.channel0 + thread.column + p) * args.state + args.first_state;
+    load_states(thread.a[p], here ? args.a + row : nullptr, count, thread.lane);
 #pragma unroll
     for (int s = 0; s < STATES; s++) thread.a[p][s] = finite_rate(thread.a[p][s]);
 #if C_CONSTANT
-    load_constant(thread.c[p], args.c + row * COMPONENTS, here ? thread.count : 0, thread.lane);
+    load_constant(thread.c[p], args.c + row * COMPONENTS, here ? count : 0, thread.lane);
 #endif
 #if HAS_DT_BIAS
-    thread.bias[p] = here ? args.dt_bias[thread.channel + p] : (Real)0;
+    if (thread.lane == 0) warp.dt_bias[thread.pair][p] = here ? args.dt_bias[place.channel0 + thread.column + p] : (Real)0;
 #endif
 #if SUMMARY
 #if DECAY_BY_SUM
@@ -850,17 +928,20 @@ __device__ __forceinline__ void begin_block(Thread& thread, const Arguments& arg
 #endif
 #else
 #if B_CONSTANT
-    load_constant(thread.b[p], args.b + row * COMPONENTS, here ? thread.count : 0, thread.lane);
+    load_constant(thread.b[p], args.b + row * COMPONENTS, here ? count : 0, thread.lane);
 #endif
 #if HAS_D
-    thread.d[p] = here ? args.d[thread.channel + p] : (Real)0;
-    thread.dd[p] = (Real)0;
+    if (thread.lane == 0) warp.d[thread.pair][p] = here ? args.d[place.channel0 + thread.column + p] : (Real)0;
+    warp.dd[thread.place][p] = (Real)0;
 #endif
 #if HAS_DT_BIAS
-    thread.ddt_bias[p] = (Real)0;
+    warp.ddt_bias[thread.place][p] = (Real)0;
 #endif
 #endif
   }
+#if HAS_D || HAS_DT_BIAS
+  __syncwarp();
+#endif
 }
 
 #if SUMMARY
@@ -871,30 +952,40 @@ __device__ __forceinline__ Real sum_lanes(Real value) {
   return value;
 }
 
-// Walks the adjoints alone of a tile, which begins with frame r0 of the segment.
+// Walks the adjoints alone of a tile, with whose first frame `sequence` begins.
 __device__ __forceinline__ void walk_adjoints(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                              const Sequence& sequence, Thread& thread, const Marks& marks, i64 r0, int rows) {
+                                              const Sequence& sequence, Thread& thread, const Marks& marks, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
+  Pair dt, dy, z{};
+  const int last = (spans - 1) * SPAN + thread.lane;
+  i64 at = sequence.at(last);
+  bool owned;
+  const auto load = [&](int r) {
+    owned = sequence.owns(thread, r);
+    dt = Sequence::load(args.dt, thread, at, owned);
+    dy = Sequence::load(args.dy, thread, at, owned);
+#if HAS_Z
+    z = Sequence::load(args.z, thread, at, owned);
+#endif
+    at -= SPAN * sequence.stride;
+  };
+  load(last);
 #pragma unroll 1
   for (int k = spans - 1; k >= 0; k--) {
-    const int row = k * SPAN + thread.lane, r = (int)r0 + row, first = k % 2 * SPAN;
-    const Pair dt = sequence.load(args.dt, thread, r), dy = sequence.load(args.dy, thread, r);
-    Pair z{};
-#if HAS_Z
-    z = sequence.load(args.z, thread, r);
-#endif
+    const int r = k * SPAN + thread.lane, first = k % 2 * SPAN;
     if (thread.lane < SPAN) {
-      const bool skipped = marks.skip(row);
-      Real delta[PAIR], source[PAIR];
-      own_delta(delta, args, thread, dt, sequence.owns(thread, r) && !skipped);
-      own_source(source, args, dy, z, skipped);
+      const bool present = owned && !marks.skip(r);
+      Real delta[PAIR], values[PAIR], by_z[PAIR];
+      own_delta(delta, warp, args, thread, dt, present);
+      own_dy(values, by_z, dy, z, present);
       put(warp.delta, thread, first + thread.lane, delta);
-      put(warp.dy, thread, first + thread.lane, source);
+      put_source(warp.dy, args, thread, first + thread.lane, values);
 #if DECAY_BY_SUM
 #pragma unroll
       for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
 #endif
     }
+    if (k > 0) load(r - SPAN);
     __syncwarp();
     Span delta, source;
     load_span(delta, warp.delta, thread, first);
@@ -938,18 +1029,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   const i64 begin = chunk_begin(args, place), frames = chunk_end(args, place) - begin;
 
   Thread thread;
-  begin_block(thread, args, place);
+  begin_block(thread, shared, args, place);
   for (i64 i = (frames - 1) / TILE * TILE; i >= 0; i -= TILE) {
     const int rows = (int)(frames - i < TILE ? frames - i : TILE);
     const Marks marks = marks_of(args, place, begin + i, rows);
     enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
     const Sequence sequence(args, place, thread, begin + i, rows);
-    sequence.prefetch<true>(args, thread, -TILE);
-    walk_adjoints(warp, shared, args, sequence, thread, marks, 0, rows);
+    sequence.prefetch<true>(args, thread, -TILE, -i);
+    sequence.prefetch<false>(args, thread, -TILE, -i);
+    walk_adjoints(warp, shared, args, sequence, thread, marks, rows);
   }
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel + p;
+    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + place.channel0 + thread.column + p;
 #if DECAY_BY_SUM
     const Real sum = sum_lanes(thread.delta_sum[p]);
     if (p < thread.here && thread.lane == 0) args.delta_sums[boundary] = sum;
@@ -963,37 +1055,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
 }
 #else
 
-// A segment of a row: its frames, and its number among those of all rows.
-struct Segment {
-  i64 number, begin, frames;
-};
-
 // The gradient of the state after the piece: after the segment, or what a later piece has left.
-__device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Place& place, const Segment& segment,
-                                              bool at_end) {
-  const bool after_all = at_end && segment.begin + segment.frames == args.seq;
+__device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Course& course) {
+  const bool after_all = course.end == args.seq;
   const bool given = !after_all || (args.write_final && args.dfinal_state);
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const i64 channel = thread.channel + p;
-    const State* from = args.boundary_adjoints + (segment.number * args.dim + channel) * SLOTS;
-    if (after_all) from = args.dfinal_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    load_states(thread.adjoint[p], given && p < thread.here ? from : nullptr, thread.count, thread.lane);
+    const i64 row = course.place.row, channel = course.place.channel0 + thread.column + p;
+    const State* from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+    if (after_all) from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
+    load_states(thread.adjoint[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane);
   }
 }
 
 // Hands the gradient of the state before the piece on.
-__device__ __forceinline__ void store_adjoints(const Thread& thread, const Arguments& args, const Place& place,
-                                               const Segment& segment) {
-  const bool before_all = args.piece_first == 0 && segment.begin == 0;
+__device__ __forceinline__ void store_adjoints(const Thread& thread, const Arguments& args, const Course& course) {
+  const bool before_all = course.first == 0;
   if (before_all ? !(args.write_final && args.dinitial_state) : args.piece_first == 0) return;
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     if (p >= thread.here) continue;
-    const i64 channel = thread.channel + p;
-    State* to = args.boundary_adjoints + (segment.number * args.dim + channel) * SLOTS;
-    if (before_all) to = args.dinitial_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    store_states(thread.adjoint[p], to, thread.count, thread.lane);
+    const i64 row = course.place.row, channel = course.place.channel0 + thread.column + p;
+    State* to = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+    if (before_all) to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
+    store_states(thread.adjoint[p], to, states_here(args), thread.lane);
   }
 }
 
@@ -1003,23 +1088,26 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
   const bool given = i0 > 0 || (args.write_final && args.initial_state);
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const i64 channel = thread.channel + p;
+    const i64 channel = place.channel0 + thread.column + p;
     const State* from = args.boundary_states + (chunk * args.dim + channel) * args.boundary_width + args.boundary_first;
     if (i0 == 0) from = args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    load_states(h[p], given && p < thread.here ? from : nullptr, thread.count, thread.lane);
+    load_states(h[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane);
   }
 }
 
 // What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has been there.
-__device__ __forceinline__ void end_block(const Thread& thread, const Arguments& args, i64 part, bool accumulate) {
+__device__ __forceinline__ void end_block(const Thread& thread, [[maybe_unused]] const Warp& warp, const Arguments& args,
+                                          const Course& course, bool accumulate) {
+  const i64 channel0 = course.part * args.dim + course.place.channel0 + thread.column;
+  const int count = states_here(args);
   const auto add = [&](State* parts, const PairStates& sums) {
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
-      State* to = parts + (part * args.dim + thread.channel + p) * SLOTS;
+      State* to = parts + (channel0 + p) * SLOTS;
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
         const int slot = slot_of(thread.lane, s);
-        if (p < thread.here && slot < thread.count) to[slot] = accumulate ? to[slot] + sums[p][s] : sums[p][s];
+        if (p < thread.here && slot < count) to[slot] = accumulate ? to[slot] + sums[p][s] : sums[p][s];
       }
     }
   };
@@ -1037,64 +1125,68 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Arguments&
       Real sum = sums[p];
 #pragma unroll
       for (int bit = 1; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
-      Real* to = parts + part * args.dim + thread.channel + p;
+      Real* to = parts + channel0 + p;
       if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
     }
   };
 #if HAS_D
-  if (args.first_pass) add_channel(args.dd_parts, thread.dd);
+  if (args.first_pass) add_channel(args.dd_parts, warp.dd[thread.place]);
 #endif
 #if HAS_DT_BIAS
-  add_channel(args.ddt_bias_parts, thread.ddt_bias);
+  add_channel(args.ddt_bias_parts, warp.ddt_bias[thread.place]);
 #endif
 #endif
+}
+
+// What the block of this index walks; false where there is nothing.
+__device__ __forceinline__ bool find_course(Course& course, const Arguments& args, i64 index) {
+  course.contribution = take(index, args.units * args.blocks_per_unit);
+  course.segment = take(index, args.segments);
+  course.part = index * args.segments + course.segment;
+  Place& place = course.place;
+  place.row = index * args.rows_per_block;
+  if (place.row >= args.batch) return false;
+  course.row_end = place.row + args.rows_per_block < args.batch ? place.row + args.rows_per_block : args.batch;
+  course.segment_begin = course.segment * args.segment;
+  course.segment_end = course.segment_begin + args.segment < args.seq ? course.segment_begin + args.segment : args.seq;
+  course.first = course.segment_begin + args.piece_first;
+  const i64 end = course.first + args.piece_frames;
+  course.end = end < course.segment_end ? end : course.segment_end;
+  place.unit = course.contribution / args.blocks_per_unit;
+  set_channels(place, args, course.contribution % args.blocks_per_unit);
+  course.ready_rows = 0;
+  return course.first < course.end;  // the last segment may be shorter than the others
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  Warp& warp = shared.warps[threadIdx.x / 32];
+  Course& course = shared.course;
+  __shared__ bool walks;
+  if (threadIdx.x == 0) walks = find_course(course, args, block_index());
+  __syncthreads();
+  if (!walks) return;
 
-  i64 index = block_index();
-  const i64 contributions = args.units * args.blocks_per_unit;
-  const i64 contribution = take(index, contributions), segment_of_row = take(index, args.segments);
-  const i64 row0 = index * args.rows_per_block;
-  if (row0 >= args.batch) return;
-  const i64 row_end = row0 + args.rows_per_block < args.batch ? row0 + args.rows_per_block : args.batch;
-  Segment segment;
-  segment.begin = segment_of_row * args.segment;
-  segment.frames = args.seq - segment.begin < args.segment ? args.seq - segment.begin : args.segment;
-  const i64 piece_end = args.piece_first + args.piece_frames;
-  const i64 first = segment.begin + args.piece_first;
-  const i64 end = segment.begin + (piece_end < segment.frames ? piece_end : segment.frames);
-  if (first >= end) return;  // the last segment may be shorter than the others
-  const bool at_end = piece_end >= segment.frames;
-
-  Place place;
-  place.unit = contribution / args.blocks_per_unit;
-  set_channels(place, args, contribution % args.blocks_per_unit);
   Thread thread;
-  begin_block(thread, args, place);
-  Ready ready{0, 0};
-
-  for (place.row = row0; place.row < row_end; place.row++) {
-    segment.number = place.row * args.segments + segment_of_row;
-    load_adjoints(thread, args, place, segment, at_end);
-    for (i64 begin = (end - 1) / args.chunk * args.chunk; begin >= first; begin -= args.chunk) {
-      const int frames = (int)(begin + args.chunk < end ? args.chunk : end - begin), last = (frames - 1) / TILE;
-      const Sequence sequence(args, place, thread, begin, frames);
+  begin_block(thread, shared, args, course.place);
+  Warp& warp = shared.warps[thread.warp];
+  for (;;) {
+    load_adjoints(thread, args, course);
+    for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin >= course.first; begin -= args.chunk) {
+      const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk), last = (frames - 1) / TILE;
+      const Sequence sequence(args, course.place, thread, begin, frames);
       PairStates h;
-      load_start(h, thread, args, place, begin);
+      load_start(h, thread, args, course.place, begin);
 #if TILES > 1
 #pragma unroll 1
       for (int tile = 0; tile < last; tile++) {
         const int r0 = tile * TILE;
-        const Marks marks = marks_of(args, place, begin + r0, TILE);
-        enter_tile<false>(shared, args, place, marks, begin + r0, TILE, [&] {
-          sum_warps(shared, args, ready, contribution, contributions);
-          ready.rows = 0;
+        const Marks marks = marks_of(args, course.place, begin + r0, TILE);
+        enter_tile<false>(shared, args, course.place, marks, begin + r0, TILE, [&] {
+          if (tile == 0) sum_warps(shared, args);
         });
-        sequence.prefetch<false>(args, thread, r0 + TILE);
+        if (threadIdx.x == 0) course.ready_rows = 0;
+        sequence.prefetch<true>(args, thread, r0 + TILE, 0);
         save(warp.tiles[tile], h, thread);
         walk_states<false>(warp, shared, args, sequence, thread, h, marks, r0, TILE);
       }
@@ -1102,10 +1194,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #pragma unroll 1
       for (int tile = last; tile >= 0; tile--) {
         const int r0 = tile * TILE, rows = frames - r0 < TILE ? frames - r0 : TILE;
-        const Marks marks = marks_of(args, place, begin + r0, rows);
-        enter_tile<true>(shared, args, place, marks, begin + r0, rows,
-                         [&] { sum_warps(shared, args, ready, contribution, contributions); });
-        sequence.prefetch<true>(args, thread, r0 - TILE);
+        const Marks marks = marks_of(args, course.place, begin + r0, rows);
+        enter_tile<true>(shared, args, course.place, marks, begin + r0, rows, [&] { sum_warps(shared, args); });
+        // The chunk before this is walked from its first tile on.
+        sequence.prefetch<true>(args, thread, (last - tile) * TILE - (int)args.chunk, course.first - begin);
+        sequence.prefetch<false>(args, thread, r0 - TILE, course.first - begin);
 #if TILES > 1
         if (tile < last) restore(h, warp.tiles[tile], thread);
 #endif
@@ -1120,13 +1213,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
           walk_states<true>(warp, shared, args, sequence, thread, h, marks, r0, rows);
           walk_back(warp, shared, args, sequence, thread, marks, r0, rows);
         }
-        ready = {segment.number * args.piece_frames + (begin + r0 - first), rows};
+        if (threadIdx.x == 0) {
+          const i64 contributions = args.units * args.blocks_per_unit;
+          course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
+                            ((begin + r0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
+          course.ready_rows = rows;
+        }
       }
     }
-    store_adjoints(thread, args, place, segment);
+    store_adjoints(thread, args, course);
+    __syncthreads();  // the sums of the last tile are ready, and nobody needs the row
+    if (course.place.row + 1 >= course.row_end) break;
+    __syncthreads();
+    if (threadIdx.x == 0) course.place.row++;
+    __syncthreads();
   }
-  __syncthreads();
-  sum_warps(shared, args, ready, contribution, contributions);
-  end_block(thread, args, row0 / args.rows_per_block * args.segments + segment_of_row, !at_end);
+  sum_warps(shared, args);
+  end_block(thread, warp, args, course, course.end < course.segment_end);
 }
 #endif

@@ -77,16 +77,9 @@ __device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args
 // (measured on an H200).
 #define CHANNELS_PER_WARP (32 / LANES)
 
-__device__ __forceinline__ int lane_here() {
-  const int place = threadIdx.x % 32;
-  return LANES == 1 ? 0 : (place & 1) | (place / (2 * CHANNELS_PER_WARP)) << 1;
-}
-
-// The thread's channel among those of its warp.
-__device__ __forceinline__ int channel_here() {
-  const int place = threadIdx.x % 32;
-  return LANES == 1 ? place : place / 2 % CHANNELS_PER_WARP;
-}
+// The lane of a thread of a warp, and its channel among those of the warp.
+__device__ __forceinline__ int lane_of(int place) { return LANES == 1 ? 0 : (place & 1) | (place / (2 * CHANNELS_PER_WARP)) << 1; }
+__device__ __forceinline__ int channel_of(int place) { return LANES == 1 ? place : place / 2 % CHANNELS_PER_WARP; }
 
 // The bit of a thread's number that is this bit of its lane.
 __device__ __forceinline__ constexpr int thread_bit(int lane_bit) {

@@ -449,7 +449,7 @@ __device__ __forceinline__ void settle(Complex& value, const Arguments& args) {
 }
 
 __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
-  thread.lane = lane_here();
+  thread.lane = lane_of(threadIdx.x % 32);
   thread.row = row_here();
   const int column = column_of(thread.row);
   thread.active = column < place.channels;

@@ -9,59 +9,95 @@
 #define COLUMNS 32
 #define SLICES 8
 
-__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+// Neighbouring components that a thread sums, in one access.
+#define PACK (SLOT_WIDTH % 4 == 0 && sizeof(Real) == 4 ? 4 : SLOT_WIDTH % 2 == 0 ? 2 : 1)
+#define PACKS (SLOT_WIDTH / PACK)
 
-// One component of dB or dC of a group in a frame.
-struct Component {
-  const Real* parts;  // that of the group's first block of channels
-  Real* sums;         // where one direction waits for the other
-  Element* target;
+struct alignas(PACK * sizeof(Real)) Pack {
+  Real reals[PACK];
 };
 
-// The component of this index among those of a projection in the piece; false where there is no such frame.
-__device__ __forceinline__ bool find_component(const Arguments& args, Component& component, i64 groups, i64 index) {
-  const int column = (int)(index % SLOT_WIDTH);
-  const i64 group = index / SLOT_WIDTH % groups, row_of_parts = index / SLOT_WIDTH / groups;
-  const i64 in_segment = args.piece_first + row_of_parts % args.piece_frames, segments = row_of_parts / args.piece_frames;
-  const i64 row = segments / args.segments, i = segments % args.segments * args.segment + in_segment;
-  if (in_segment >= args.segment || i >= args.seq || args.first_state + column / COMPONENTS >= args.state) return false;
+__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+
+// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
+__device__ __forceinline__ i64 take(i64& index, i64 by) {
+  if (by == 1) return 0;
+  if (index >> 32 == 0 && by >> 32 == 0) {
+    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
+    index = quotient;
+    return rest;
+  }
+  const i64 rest = index % by;
+  index /= by;
+  return rest;
+}
+
+// Neighbouring components of dB or dC of a group in a frame.
+struct Components {
+  const Real* parts;  // those of the group's first block of channels
+  Real* sums;         // where one direction waits for the other
+  Element* target;
+  int count;
+};
+
+// The components of this index among those of a projection in the piece; false where there is no such frame.
+__device__ __forceinline__ bool find_components(const Arguments& args, Components& components, i64 groups, i64 index) {
+  const int column = (int)take(index, PACKS) * PACK;
+  const i64 group = take(index, groups), in_piece = take(index, args.piece_frames), segment = take(index, args.segments);
+  const i64 row = index, in_segment = args.piece_first + in_piece, i = segment * args.segment + in_segment;
+  const i64 left = (args.state - args.first_state) * COMPONENTS - column;
+  if (in_segment >= args.segment || i >= args.seq || left <= 0) return false;
   const i64 contributions = args.units * args.blocks_per_unit;
-  component.parts += (row_of_parts * contributions + group * (contributions / groups)) * SLOT_WIDTH + column;
+  components.parts += row * args.parts_row + segment * args.parts_segment +
+                      (in_piece * contributions + group * (contributions / groups)) * SLOT_WIDTH + column;
   const i64 frame = row * args.seq + (args.reverse ? args.seq - 1 - i : i);
   const i64 at = ((frame * groups + group) * args.state + args.first_state) * COMPONENTS + column;
-  component.sums += at;
-  component.target += at;
+  components.sums += at;
+  components.target += at;
+  components.count = left < PACK ? (int)left : PACK;
   return true;
 }
 
-// Sums over the blocks of channels of each group. A warp has 8 components and sums each in 4 slices; the components
-// of C come after those of B.
+// Sums over the blocks of channels of each group. A warp has 8 packs and sums each in 4 slices; the components of C
+// come after those of B.
 extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const Arguments args) {
-  const i64 warp = (block_index() * 256 + threadIdx.x) / 32;
+  const i64 warp = block_index() * 8 + threadIdx.x / 32;
   const int slice = threadIdx.x % 32 / 8;
   i64 index = warp * 8 + threadIdx.x % 8;
-  const i64 rows = args.batch * args.segments * args.piece_frames * SLOT_WIDTH;
-  const i64 components_b = args.db_parts ? rows * args.groups_b : 0;
-  const bool of_b = index < components_b;
-  if (!of_b) index -= components_b;
+  const i64 rows = args.batch * args.segments * args.piece_frames * PACKS;
+  const i64 packs_b = args.db_parts ? rows * args.groups_b : 0;
+  const bool of_b = index < packs_b;
+  if (!of_b) index -= packs_b;
   const i64 groups = of_b ? args.groups_b : args.groups_c;
-  Component component = of_b ? Component{args.db_parts, args.db_sum, args.db} : Component{args.dc_parts, args.dc_sum, args.dc};
-  const bool here = component.parts && index < rows * groups && find_component(args, component, groups, index);
+  Components components = of_b ? Components{args.db_parts, args.db_sum, args.db, 0} : Components{args.dc_parts, args.dc_sum, args.dc, 0};
+  const bool here = components.parts && index < rows * groups && find_components(args, components, groups, index);
 
-  Real sum = 0;
+  Pack sum{};
   if (here) {
-    const i64 each = args.units * args.blocks_per_unit / groups;
+    const int each = (int)(args.units * args.blocks_per_unit / groups);
 #pragma unroll 4
-    for (i64 k = slice; k < each; k += 4) sum += component.parts[k * SLOT_WIDTH];
+    for (int k = slice; k < each; k += 4) {
+      const Pack part = *reinterpret_cast<const Pack*>(components.parts + (i64)k * SLOT_WIDTH);
+#pragma unroll
+      for (int e = 0; e < PACK; e++) sum.reals[e] += part.reals[e];
+    }
   }
-  sum += __shfl_down_sync(0xffffffffu, sum, 16);
-  sum += __shfl_down_sync(0xffffffffu, sum, 8);
+#pragma unroll
+  for (int e = 0; e < PACK; e++) {
+    sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], 16);
+    sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], 8);
+  }
   if (!here || slice > 0) return;
-  if (args.accumulate) sum += *component.sums;
-  if (args.last_direction) {
-    *component.target = to_element(sum);
-  } else {
-    *component.sums = sum;
+#pragma unroll
+  for (int e = 0; e < PACK; e++) {
+    if (e >= components.count) break;
+    Real value = sum.reals[e];
+    if (args.accumulate) value += components.sums[e];
+    if (args.last_direction) {
+      components.target[e] = to_element(value);
+    } else {
+      components.sums[e] = value;
+    }
   }
 }
 

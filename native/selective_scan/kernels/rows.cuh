@@ -18,7 +18,7 @@
 static_assert(CHANNELS % VECTOR == 0 && SLOT_WIDTH % VECTOR_B == 0 && SLOT_WIDTH % VECTOR_C == 0, "rows are whole accesses");
 
 // The row of the thread's channel.
-__device__ __forceinline__ int row_here() { return threadIdx.x / 32 * CHANNELS_PER_WARP + channel_here(); }
+__device__ __forceinline__ int row_here() { return threadIdx.x / 32 * CHANNELS_PER_WARP + channel_of(threadIdx.x % 32); }
 
 __device__ __forceinline__ int column_of(int row) { return row % ROW_STEP * VECTOR + row / ROW_STEP; }
 

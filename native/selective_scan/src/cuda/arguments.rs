@@ -71,6 +71,8 @@ pub(super) struct Arguments {
     pub(super) segments: i64,
     pub(super) piece_first: i64,
     pub(super) piece_frames: i64,
+    pub(super) parts_row: i64,
+    pub(super) parts_segment: i64,
     pub(super) first_state: i64,
     pub(super) chunk: i64,
     pub(super) chunks: i64,

@@ -7,7 +7,7 @@ use super::device::Device;
 use super::launch::{
     Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
 };
-use super::policy::{Alignment, BackwardPlan, Configurations, decay_by_sum};
+use super::policy::{Alignment, BackwardPlan, Configurations, Piece, decay_by_sum};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads that sum a component of dB or dC.
@@ -54,6 +54,50 @@ impl BackwardKernels {
     }
 }
 
+/// Components that a thread of reduce.cu sums at once.
+fn pack(problem: &Problem, slots: usize) -> usize {
+    let width = slots * problem.components();
+    match Sizes::of(problem).real {
+        4 if width.is_multiple_of(4) => 4,
+        _ if width.is_multiple_of(2) => 2,
+        _ => 1,
+    }
+}
+
+impl Arguments {
+    /// Sets what a launch covers, and where its sums of dB and dC wait: in the workspace, or in the gradients of the
+    /// frames of their own segment that are walked later.
+    fn lay_out_parts(
+        &mut self,
+        problem: &Problem,
+        plan: &BackwardPlan,
+        piece: &Piece,
+        workspace: [CUdeviceptr; 2],
+    ) {
+        self.piece_first = piece.first as i64;
+        self.piece_frames = piece.frames as i64;
+        let (size, real) = (problem.element.size(), Sizes::of(problem).real);
+        if piece.in_gradients {
+            let frame = (problem.dim * size / real) as i64;
+            let segment = plan.segment as i64 * frame;
+            self.parts_row = self.seq * frame;
+            // Of frames seq − 1 − i, those with the lowest i are the last.
+            let (step, start) = match self.reverse {
+                0 => (segment, 0),
+                _ => (-segment, (problem.seq - piece.first) * problem.dim * size),
+            };
+            self.parts_segment = step;
+            self.db_parts = if workspace[0] == 0 { 0 } else { self.dx + start as CUdeviceptr };
+            self.dc_parts = if workspace[1] == 0 { 0 } else { self.ddt + start as CUdeviceptr };
+        } else {
+            let frame = plan.contributions(problem) * plan.layout.slots() * problem.components();
+            self.parts_segment = (piece.frames * frame) as i64;
+            self.parts_row = self.segments * self.parts_segment;
+            [self.db_parts, self.dc_parts] = workspace;
+        }
+    }
+}
+
 /// Groups of a projection that varies with the frame.
 fn groups(projection: Projection) -> Option<usize> {
     match projection {
@@ -86,7 +130,7 @@ pub(super) fn lay_out_backward(
     arguments.boundary_states = at.take(states * sizes.state);
     arguments.delta_sums = at.take_if(by_sum, delta_sums * sizes.real);
     arguments.decays = at.take_if(!by_sum, decays * sizes.state);
-    let handed_on = side_by_side || plan.pieces() > 1;
+    let handed_on = side_by_side || plan.piece < plan.segment;
     arguments.boundary_adjoints = at.take_if(handed_on, edges * slots * sizes.state);
     arguments.da_parts = at.take(of_states);
     arguments.dd_parts = at.take_if(problem.d, parts * sizes.real);
@@ -104,7 +148,7 @@ pub(super) fn lay_out_backward(
         arguments.dz_sum = at.take_if(several && problem.z, sequence);
     }
 
-    let contributions = problem.dim / plan.units.unit * plan.units.blocks;
+    let contributions = plan.contributions(problem);
     let rows = problem.batch * plan.segments * plan.piece;
     let frames = problem.batch * problem.seq;
     let between = !sizes.exact && sizes.directions > 1;
@@ -169,7 +213,8 @@ impl Device {
         };
         let plan = self.properties().backward(problem);
         let sequences = [output_gradients.dy, gradients.x, gradients.dt, gradients.z.unwrap_or(0)];
-        let kernels = BackwardKernels::find(self, problem, &plan, pass, alignment(&inputs, &sequences))?;
+        let alignment = alignment(&inputs, &sequences);
+        let kernels = BackwardKernels::find(self, problem, &plan, pass, alignment)?;
         let sizes = Sizes::of(problem);
         let slots = plan.layout.slots();
 
@@ -195,7 +240,7 @@ impl Device {
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
         }
-        let contributions = problem.dim / plan.units.unit * plan.units.blocks;
+        let contributions = plan.contributions(problem);
         let row_blocks = problem.batch.div_ceil(plan.rows_per_block);
         let groups_of = |projection| groups(projection).unwrap_or(0);
         let groups = groups_of(problem.b) + groups_of(problem.c);
@@ -215,18 +260,19 @@ impl Device {
             if let Some(adjoints) = &kernels.adjoints {
                 adjoints.find(&launcher, problem, &arguments.over_segments(&packings[walk.direction]))?;
             }
-            for piece in (0..plan.pieces()).rev() {
-                arguments.piece_first = (piece * plan.piece) as i64;
-                arguments.piece_frames = plan.piece as i64;
+            let workspace = [arguments.db_parts, arguments.dc_parts];
+            for piece in plan.pieces(problem, alignment.sequences == 16) {
+                arguments.lay_out_parts(problem, &plan, &piece, workspace);
                 let blocks = row_blocks * plan.segments * contributions;
                 launcher.launch("backward", kernels.backward, blocks, &arguments)?;
                 if groups > 0 {
-                    let rows = problem.batch * plan.segments * plan.piece;
-                    let elements = rows * groups * slots * problem.components();
-                    let blocks = elements.div_ceil(256 / REDUCTION_SLICES);
+                    let rows = problem.batch * plan.segments * piece.frames;
+                    let packs = rows * groups * (slots * problem.components()).div_ceil(pack(problem, slots));
+                    let blocks = packs.div_ceil(256 / REDUCTION_SLICES);
                     launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;
                 }
             }
+            [arguments.db_parts, arguments.dc_parts] = workspace;
             let columns = (problem.dim * slots * problem.components()).div_ceil(32);
             launcher.launch_grid("reduction", kernels.reduce_parameters, (columns as u32, 5), &arguments)?;
         }

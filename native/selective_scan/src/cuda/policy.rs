@@ -67,6 +67,8 @@ const ADJOINTS_SHARE: f64 = 0.25;
 const REGISTERS: usize = 65_536;
 const MOST_REGISTERS: usize = 256;
 const RESERVED_SHARED: usize = 1 << 10;
+/// What a block of the backward pass walks, in its shared memory.
+const COURSE_BYTES: usize = 160;
 
 /// How a walk over frames is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +135,7 @@ pub struct BackwardPlan {
     pub segment: usize,
     /// Segments a row.
     pub segments: usize,
-    /// Frames of every segment that a launch covers.
+    /// Frames of every segment whose sums of dB and dC have room in the workspace.
     pub piece: usize,
     /// Rows that a thread block walks in turn.
     pub rows_per_block: usize,
@@ -145,10 +147,44 @@ impl BackwardPlan {
         self.chunk / self.layout.tile
     }
 
-    /// Launches of the walk.
-    pub const fn pieces(&self) -> usize {
-        self.segment.div_ceil(self.piece)
+    /// Blocks of channels of a row.
+    pub const fn contributions(&self, problem: &Problem) -> usize {
+        problem.dim / self.units.unit * self.units.blocks
     }
+
+    /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then,
+    /// where passes do not add to them and they are `aligned`, their dx and dΔ are room for a piece's sums of dB and dC.
+    pub fn pieces(&self, problem: &Problem, aligned: bool) -> impl Iterator<Item = Piece> {
+        let Self { segment, chunk, .. } = *self;
+        let frame = problem.dim * problem.element.size();
+        let sums = self.contributions(problem) * self.layout.slots() * Sizes::of(problem).words * 4;
+        let one_pass = !problem.bidirectional && problem.state <= self.layout.slots();
+        let free = aligned && one_pass && frame.is_multiple_of(16);
+        let in_workspace = self.piece.div_ceil(chunk);
+        let mut left = segment.div_ceil(chunk);
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let in_gradients = if free { left * frame / (frame + sums) } else { 0 };
+            let chunks = in_gradients.max(in_workspace.min(left));
+            let end = (left * chunk).min(segment);
+            left -= chunks;
+            let first = left * chunk;
+            Some(Piece { first, frames: end - first, in_gradients: chunks > in_workspace })
+        })
+    }
+}
+
+/// Frames of every segment that one launch walks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// The first.
+    pub first: usize,
+    /// How many.
+    pub frames: usize,
+    /// Whether the sums of dB and dC wait in the gradients of the frames before it.
+    pub in_gradients: bool,
 }
 
 /// Bytes of a real and 4-byte words of a state.
@@ -266,14 +302,18 @@ fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let starts = PAIR * 32 * lane;
     let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots);
     let scratch = SPAN * 36 * lane;
-    let warp = frames + spans + scratch + (tiles - 1) * starts;
-    (layout.warps * warp + varying(problem) * layout.tile * slots) * Sizes::of(problem).real
+    let of_channels = (usize::from(problem.d) + usize::from(problem.dt_bias)) * channels;
+    let own =
+        (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
+    let warp = frames + spans + scratch + own + of_channels + (tiles - 1) * starts;
+    (layout.warps * warp + varying(problem) * layout.tile * slots) * Sizes::of(problem).real + COURSE_BYTES
 }
 
 /// Shared memory of scan_summary.
 fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
     let width = if is_constant(problem.c) { 0 } else { layout.slots() * problem.components() };
-    layout.tile * (2 * layout.channels + width) * Sizes::of(problem).real
+    let bias = if problem.dt_bias { layout.channels } else { 0 };
+    (layout.tile * (2 * layout.channels + width) + bias) * Sizes::of(problem).real + COURSE_BYTES
 }
 
 impl Properties {
@@ -418,7 +458,8 @@ impl Properties {
         let full = resident * self.multiprocessors;
         let all =
             (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
-        let walk = (plan.pieces() * (plan.piece + LAUNCH_FRAMES) * plan.rows_per_block) as f64;
+        let pieces = plan.pieces(problem, true).map(|piece| piece.frames + LAUNCH_FRAMES);
+        let walk = (pieces.sum::<usize>() * plan.rows_per_block) as f64;
         let adjoints = match plan.segments {
             1 => 0.0,
             segments => {
