@@ -38,6 +38,8 @@
 #define SPAN 4
 #define PAIR 2
 #define SPANS (TILE / SPAN)
+// Spans from that which is walked forward to that which is read.
+#define AHEAD 2
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Reals of the states of a lane, and units of so many in a frame of a span's dB or dC.
 #define LANE_WIDTH (STATES * COMPONENTS)
@@ -51,7 +53,7 @@
 #define SUM_REALS (2 * SPAN * SLOT_WIDTH)
 
 static_assert(CHANNELS == WARPS * CHANNELS_EACH, "warps have equally many channels");
-static_assert(TILE % SPAN == 0 && TILE <= 32, "marks of a tile are a word");
+static_assert(TILE % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
 
 // Two frames of the channels of a warp: in one access, a thread has two frames of its pair.
@@ -115,7 +117,7 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared
 
 // Marks of a tile's frames, a bit each, the same in all threads of a block. Frames that are none are skipped.
 struct Marks {
-  u32 resets, skips;
+  u64 resets, skips;
 
   __device__ __forceinline__ bool reset(int r) const { return SEQ_IDX && (resets >> r & 1) != 0; }
   __device__ __forceinline__ bool skip(int r) const { return SEQ_IDX && (skips >> r & 1) != 0; }
@@ -124,9 +126,15 @@ struct Marks {
 __device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Place& place,
                                           [[maybe_unused]] i64 i0, [[maybe_unused]] int rows) {
 #if SEQ_IDX
-  const int r = threadIdx.x % 32;
-  const int mark = r < rows ? args.marks[place.row * args.seq + i0 + r] : MARK_SKIP;
-  return {__ballot_sync(ALL_LANES, mark & MARK_RESET), __ballot_sync(ALL_LANES, mark & MARK_SKIP)};
+  Marks marks{0, 0};
+#pragma unroll
+  for (int first = 0; first < TILE; first += 32) {
+    const int r = first + threadIdx.x % 32;
+    const int mark = r < rows ? args.marks[place.row * args.seq + i0 + r] : MARK_SKIP;
+    marks.resets |= (u64)__ballot_sync(ALL_LANES, mark & MARK_RESET) << first;
+    marks.skips |= (u64)__ballot_sync(ALL_LANES, mark & MARK_SKIP) << first;
+  }
+  return marks;
 #else
   return {0, 0};
 #endif
@@ -212,20 +220,22 @@ struct Sequence {
   // r0 may lie before the chunk, but not before `least`.
   template <bool STATES_FIRST>
   __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least) const {
-    const int r = r0 + thread.place;
-    if (thread.place >= TILE || thread.here == 0 || r < least || r >= rows) return;
-    const i64 at = origin + r * stride;
-    const auto bring = [&](const Element* tensor) { asm volatile("prefetch.global.L2 [%0];" ::"l"(tensor + at)); };
-    if constexpr (STATES_FIRST) {
-      bring(args.dt);
+    const auto bring = [&](const Element* tensor, i64 at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(tensor + at)); };
+#pragma unroll
+    for (int of_tile = thread.place; of_tile < TILE; of_tile += 32) {
+      const int r = r0 + of_tile;
+      if (thread.here == 0 || r < least || r >= rows) continue;
+      if constexpr (STATES_FIRST) {
+        bring(args.dt, at(r));
 #if USE_X
-      bring(args.x);
+        bring(args.x, at(r));
 #endif
-    } else {
-      bring(args.dy);
+      } else {
+        bring(args.dy, at(r));
 #if HAS_Z
-      bring(args.z);
+        bring(args.z, at(r));
 #endif
+      }
     }
   }
 };
@@ -396,60 +406,92 @@ __device__ __forceinline__ void load_inputs(Span& inputs, const Warp& warp, [[ma
 #endif
 }
 
+// What a walk reads first: it is on its way before the walk begins.
+struct First {
+  Pair dt[AHEAD], x[AHEAD];
+
+  __device__ __forceinline__ First(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0) {
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) load(args, sequence, thread, k, r0 + k * SPAN + thread.lane);
+  }
+
+  __device__ __forceinline__ void load(const Arguments& args, const Sequence& sequence, const Thread& thread, int k, int r) {
+    const i64 at = sequence.at(r);
+    const bool owned = sequence.owns(thread, r);
+    dt[k] = Sequence::load(args.dt, thread, at, owned);
+    x[k] = Sequence::load(args.x, thread, at, owned);
+  }
+};
+
+struct FirstBack {
+  Pair dy, z;
+
+  __device__ __forceinline__ FirstBack(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0, int rows) : z{} {
+    const int r = r0 + (rows - 1) / SPAN * SPAN + thread.lane;
+    const i64 at = sequence.at(r);
+    const bool owned = sequence.owns(thread, r);
+    dy = Sequence::load(args.dy, thread, at, owned);
+#if HAS_Z
+    z = Sequence::load(args.z, thread, at, owned);
+#endif
+  }
+};
+
+// Walks the states of a span: k of its tile, whose Δ and x lie from row `first` on.
+__device__ __forceinline__ void walk_span(const Warp& warp, [[maybe_unused]] const Shared& shared, const Thread& thread, PairStates& h,
+                                          const Marks& marks, int k, int first) {
+  Span delta, input;
+  load_span(delta, warp.delta, thread, first);
+  load_inputs(input, warp, delta, thread, first);
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) {
+    const bool reset = marks.reset(k * SPAN + f);
+#if TILE_B
+    State b[STATES];
+    load_lane(b, &shared.b[k * SPAN + f][thread.lane * LANE_WIDTH]);
+#endif
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+#if B_CONSTANT
+      const State(&b)[STATES] = thread.b[p];
+#endif
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+        const State a = thread.a[p][s], e = decay(a, delta[f][p]);
+        const State in = input_of(a, delta[f][p], e, b[s], input[f][p]);
+        h[p][s] = reset ? in : e * h[p][s] + in;
+      }
+    }
+  }
+}
+
 // Walks the states of a tile, which begins with frame r0 of the chunk, and leaves the Δ and x of its frames in the rows of
 // the warp. KEEP: keeps the states before each span, and does not walk the last; else the rows of two spans serve all.
 template <bool KEEP>
 __device__ __forceinline__ void walk_states(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                            const Sequence& sequence, const Thread& thread, PairStates& h, const Marks& marks,
-                                            int r0, int rows) {
+                                            const Sequence& sequence, const Thread& thread, PairStates& h, First incoming,
+                                            const Marks& marks, int r0, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
-  i64 at = sequence.at(r0 + thread.lane);
-  bool owned = sequence.owns(thread, r0 + thread.lane);
-  Pair dt = Sequence::load(args.dt, thread, at, owned), x = Sequence::load(args.x, thread, at, owned);
 #pragma unroll 1
-  for (int k = 0; k < spans; k++) {
-    const int first = (KEEP ? k : k % 2) * SPAN, own = k * SPAN + thread.lane;
-    if (thread.lane < SPAN) {
-      const bool present = owned && !marks.skip(own);
-      Real delta[PAIR], values[PAIR];
-      own_delta(delta, warp, args, thread, dt, present);
+  for (int k0 = 0; k0 < spans; k0 += AHEAD) {
 #pragma unroll
-      for (int p = 0; p < PAIR; p++) values[p] = present ? to_real(x.elements[p]) : (Real)0;
-      put(warp.delta, thread, first + thread.lane, delta);
-      put(warp.x, thread, first + thread.lane, values);
-    }
-    if constexpr (KEEP) save(warp.spans[k], h, thread);
-    if (k + 1 < spans) {
-      at += SPAN * sequence.stride;
-      owned = sequence.owns(thread, r0 + own + SPAN);
-      dt = Sequence::load(args.dt, thread, at, owned);
-      x = Sequence::load(args.x, thread, at, owned);
-    }
-    __syncwarp();
-    if (KEEP && k + 1 == spans) break;
-
-    Span delta, input;
-    load_span(delta, warp.delta, thread, first);
-    load_inputs(input, warp, delta, thread, first);
+    for (int ahead = 0; ahead < AHEAD; ahead++) {
+      const int k = k0 + ahead;
+      if (k >= spans) break;
+      const int first = (KEEP ? k : k % 2) * SPAN, own = k * SPAN + thread.lane;
+      if (thread.lane < SPAN) {
+        const bool present = sequence.owns(thread, r0 + own) && !marks.skip(own);
+        Real delta[PAIR], values[PAIR];
+        own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
 #pragma unroll
-    for (int f = 0; f < SPAN; f++) {
-      const bool reset = marks.reset(k * SPAN + f);
-#if TILE_B
-      State b[STATES];
-      load_lane(b, &shared.b[k * SPAN + f][thread.lane * LANE_WIDTH]);
-#endif
-#pragma unroll
-      for (int p = 0; p < PAIR; p++) {
-#if B_CONSTANT
-        const State(&b)[STATES] = thread.b[p];
-#endif
-#pragma unroll
-        for (int s = 0; s < STATES; s++) {
-          const State a = thread.a[p][s], e = decay(a, delta[f][p]);
-          const State in = input_of(a, delta[f][p], e, b[s], input[f][p]);
-          h[p][s] = reset ? in : e * h[p][s] + in;
-        }
+        for (int p = 0; p < PAIR; p++) values[p] = present ? to_real(incoming.x[ahead].elements[p]) : (Real)0;
+        put(warp.delta, thread, first + thread.lane, delta);
+        put(warp.x, thread, first + thread.lane, values);
       }
+      if constexpr (KEEP) save(warp.spans[k], h, thread);
+      if (k + AHEAD < spans) incoming.load(args, sequence, thread, ahead, r0 + own + AHEAD * SPAN);
+      __syncwarp();
+      if (!KEEP || k + 1 < spans) walk_span(warp, shared, thread, h, marks, k, first);
     }
   }
   __syncwarp();
@@ -725,15 +767,13 @@ struct ChannelSums {
 
 // Walks a tile back.
 __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                          const Sequence& sequence, Thread& thread, const Marks& marks, int r0, int rows) {
+                                          const Sequence& sequence, Thread& thread, const FirstBack& first_span, const Marks& marks,
+                                          int r0, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
   const int last = r0 + (spans - 1) * SPAN + thread.lane;
   i64 at = sequence.at(last);
   bool owned = sequence.owns(thread, last);
-  Pair dy = Sequence::load(args.dy, thread, at, owned), z{};
-#if HAS_Z
-  z = Sequence::load(args.z, thread, at, owned);
-#endif
+  Pair dy = first_span.dy, z = first_span.z;
 #pragma unroll 1
   for (int k = spans - 1; k >= 0; k--) {
     forget_addresses(thread);
@@ -753,13 +793,6 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
       put_source(warp.dy, args, thread, thread.lane, values);
     }
     __syncwarp();
-    if (k > 0) {
-      const bool next = sequence.owns(thread, 0);  // a span that is not the last is whole
-      dy = Sequence::load(args.dy, thread, at - SPAN * sequence.stride, next);
-#if HAS_Z
-      z = Sequence::load(args.z, thread, at - SPAN * sequence.stride, next);
-#endif
-    }
 
     SpanStates b, c, db, dc;
 #pragma unroll
@@ -781,6 +814,14 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
       load_inputs(x, warp, delta, thread, k * SPAN);
       load_span(span_dy, warp.dy, thread, 0);
       walk_channel(sums, thread, p, db, dc, b, c, warp.spans[k], delta, x, span_dy, marks, k * SPAN);
+      if (p == 0 && k > 0) {
+        // Now, because the operands' loads above wait for stores, and would for these loads too.
+        const bool next = sequence.owns(thread, 0);  // a span that is not the last is whole
+        dy = Sequence::load(args.dy, thread, at - SPAN * sequence.stride, next);
+#if HAS_Z
+        z = Sequence::load(args.z, thread, at - SPAN * sequence.stride, next);
+#endif
+      }
     }
     // All have read the states that were kept: other lanes' before the sums over states, their own before that.
 #if TILE_B
@@ -952,66 +993,86 @@ __device__ __forceinline__ Real sum_lanes(Real value) {
   return value;
 }
 
+// What the walk of the adjoints reads, from the last span of a tile on: it is on its way before the walk begins.
+struct IncomingAdjoints {
+  Pair dt[AHEAD], dy[AHEAD], z[AHEAD];
+
+  __device__ __forceinline__ IncomingAdjoints(const Arguments& args, const Sequence& sequence, const Thread& thread, int rows) : z{} {
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+      const int span = (rows - 1) / SPAN - k;
+      if (span >= 0) load(args, sequence, thread, k, span * SPAN + thread.lane);
+    }
+  }
+
+  __device__ __forceinline__ void load(const Arguments& args, const Sequence& sequence, const Thread& thread, int k, int r) {
+    const i64 at = sequence.at(r);
+    const bool owned = sequence.owns(thread, r);
+    dt[k] = Sequence::load(args.dt, thread, at, owned);
+    dy[k] = Sequence::load(args.dy, thread, at, owned);
+#if HAS_Z
+    z[k] = Sequence::load(args.z, thread, at, owned);
+#endif
+  }
+};
+
+// Walks the adjoints of a span: k of its tile, whose Δ and source lie from row `first` on.
+__device__ __forceinline__ void walk_adjoint_span(const Warp& warp, [[maybe_unused]] const Shared& shared, Thread& thread,
+                                                  const Marks& marks, int k, int first) {
+  Span delta, source;
+  load_span(delta, warp.delta, thread, first);
+  load_span(source, warp.dy, thread, first);
+#pragma unroll
+  for (int f = SPAN - 1; f >= 0; f--) {
+    const bool reset = marks.reset(k * SPAN + f);
+#if TILE_C
+    State c[STATES];
+    load_lane(c, &shared.c[k * SPAN + f][thread.lane * LANE_WIDTH]);
+#endif
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+#if C_CONSTANT
+      const State(&c)[STATES] = thread.c[p];
+#endif
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+        const State e = decay(thread.a[p][s], delta[f][p]);
+        const State lambda = conjugate(c[s]) * source[f][p] + thread.adjoint[p][s];
+        thread.adjoint[p][s] = reset ? to_state(0) : conjugate(e) * lambda;
+#if !DECAY_BY_SUM
+        thread.product[p][s] = thread.product[p][s] * e;
+#endif
+      }
+    }
+  }
+}
+
 // Walks the adjoints alone of a tile, with whose first frame `sequence` begins.
 __device__ __forceinline__ void walk_adjoints(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                              const Sequence& sequence, Thread& thread, const Marks& marks, int rows) {
-  const int spans = (rows + SPAN - 1) / SPAN;
-  Pair dt, dy, z{};
-  const int last = (spans - 1) * SPAN + thread.lane;
-  i64 at = sequence.at(last);
-  bool owned;
-  const auto load = [&](int r) {
-    owned = sequence.owns(thread, r);
-    dt = Sequence::load(args.dt, thread, at, owned);
-    dy = Sequence::load(args.dy, thread, at, owned);
-#if HAS_Z
-    z = Sequence::load(args.z, thread, at, owned);
-#endif
-    at -= SPAN * sequence.stride;
-  };
-  load(last);
+                                              const Sequence& sequence, Thread& thread, IncomingAdjoints incoming,
+                                              const Marks& marks, int rows) {
 #pragma unroll 1
-  for (int k = spans - 1; k >= 0; k--) {
-    const int r = k * SPAN + thread.lane, first = k % 2 * SPAN;
-    if (thread.lane < SPAN) {
-      const bool present = owned && !marks.skip(r);
-      Real delta[PAIR], values[PAIR], by_z[PAIR];
-      own_delta(delta, warp, args, thread, dt, present);
-      own_dy(values, by_z, dy, z, present);
-      put(warp.delta, thread, first + thread.lane, delta);
-      put_source(warp.dy, args, thread, first + thread.lane, values);
+  for (int k0 = (rows - 1) / SPAN; k0 >= 0; k0 -= AHEAD) {
+#pragma unroll
+    for (int ahead = 0; ahead < AHEAD; ahead++) {
+      const int k = k0 - ahead;
+      if (k < 0) break;
+      const int r = k * SPAN + thread.lane, first = k % 2 * SPAN;
+      if (thread.lane < SPAN) {
+        const bool present = sequence.owns(thread, r) && !marks.skip(r);
+        Real delta[PAIR], values[PAIR], by_z[PAIR];
+        own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
+        own_dy(values, by_z, incoming.dy[ahead], incoming.z[ahead], present);
+        put(warp.delta, thread, first + thread.lane, delta);
+        put_source(warp.dy, args, thread, first + thread.lane, values);
 #if DECAY_BY_SUM
 #pragma unroll
-      for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
+        for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
 #endif
-    }
-    if (k > 0) load(r - SPAN);
-    __syncwarp();
-    Span delta, source;
-    load_span(delta, warp.delta, thread, first);
-    load_span(source, warp.dy, thread, first);
-#pragma unroll
-    for (int f = SPAN - 1; f >= 0; f--) {
-      const bool reset = marks.reset(k * SPAN + f);
-#if TILE_C
-      State c[STATES];
-      load_lane(c, &shared.c[k * SPAN + f][thread.lane * LANE_WIDTH]);
-#endif
-#pragma unroll
-      for (int p = 0; p < PAIR; p++) {
-#if C_CONSTANT
-        const State(&c)[STATES] = thread.c[p];
-#endif
-#pragma unroll
-        for (int s = 0; s < STATES; s++) {
-          const State e = decay(thread.a[p][s], delta[f][p]);
-          const State lambda = conjugate(c[s]) * source[f][p] + thread.adjoint[p][s];
-          thread.adjoint[p][s] = reset ? to_state(0) : conjugate(e) * lambda;
-#if !DECAY_BY_SUM
-          thread.product[p][s] = thread.product[p][s] * e;
-#endif
-        }
       }
+      if (k >= AHEAD) incoming.load(args, sequence, thread, ahead, r - AHEAD * SPAN);
+      __syncwarp();
+      walk_adjoint_span(warp, shared, thread, marks, k, first);
     }
   }
   __syncwarp();
@@ -1032,12 +1093,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   begin_block(thread, shared, args, place);
   for (i64 i = (frames - 1) / TILE * TILE; i >= 0; i -= TILE) {
     const int rows = (int)(frames - i < TILE ? frames - i : TILE);
+    const Sequence sequence(args, place, thread, begin + i, rows);
+    const IncomingAdjoints incoming(args, sequence, thread, rows);
     const Marks marks = marks_of(args, place, begin + i, rows);
     enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
-    const Sequence sequence(args, place, thread, begin + i, rows);
     sequence.prefetch<true>(args, thread, -TILE, -i);
     sequence.prefetch<false>(args, thread, -TILE, -i);
-    walk_adjoints(warp, shared, args, sequence, thread, marks, rows);
+    walk_adjoints(warp, shared, args, sequence, thread, incoming, marks, rows);
   }
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
@@ -1181,6 +1243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #pragma unroll 1
       for (int tile = 0; tile < last; tile++) {
         const int r0 = tile * TILE;
+        const First first_span(args, sequence, thread, r0);
         const Marks marks = marks_of(args, course.place, begin + r0, TILE);
         enter_tile<false>(shared, args, course.place, marks, begin + r0, TILE, [&] {
           if (tile == 0) sum_warps(shared, args);
@@ -1188,12 +1251,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         if (threadIdx.x == 0) course.ready_rows = 0;
         sequence.prefetch<true>(args, thread, r0 + TILE, 0);
         save(warp.tiles[tile], h, thread);
-        walk_states<false>(warp, shared, args, sequence, thread, h, marks, r0, TILE);
+        walk_states<false>(warp, shared, args, sequence, thread, h, first_span, marks, r0, TILE);
       }
 #endif
 #pragma unroll 1
       for (int tile = last; tile >= 0; tile--) {
         const int r0 = tile * TILE, rows = frames - r0 < TILE ? frames - r0 : TILE;
+        const First first_span(args, sequence, thread, r0);
         const Marks marks = marks_of(args, course.place, begin + r0, rows);
         enter_tile<true>(shared, args, course.place, marks, begin + r0, rows, [&] { sum_warps(shared, args); });
         // The chunk before this is walked from its first tile on.
@@ -1202,16 +1266,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #if TILES > 1
         if (tile < last) restore(h, warp.tiles[tile], thread);
 #endif
+        const FirstBack first_back(args, sequence, thread, r0, rows);
 #if SEQ_IDX
         // Selections at every frame cost a third of all else: most tiles do without.
         if ((marks.resets | marks.skips) == 0) {
-          walk_states<true>(warp, shared, args, sequence, thread, h, Marks{0, 0}, r0, rows);
-          walk_back(warp, shared, args, sequence, thread, Marks{0, 0}, r0, rows);
+          walk_states<true>(warp, shared, args, sequence, thread, h, first_span, Marks{0, 0}, r0, rows);
+          walk_back(warp, shared, args, sequence, thread, first_back, Marks{0, 0}, r0, rows);
         } else
 #endif
         {
-          walk_states<true>(warp, shared, args, sequence, thread, h, marks, r0, rows);
-          walk_back(warp, shared, args, sequence, thread, marks, r0, rows);
+          walk_states<true>(warp, shared, args, sequence, thread, h, first_span, marks, r0, rows);
+          walk_back(warp, shared, args, sequence, thread, first_back, marks, r0, rows);
         }
         if (threadIdx.x == 0) {
           const i64 contributions = args.units * args.blocks_per_unit;

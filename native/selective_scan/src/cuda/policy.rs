@@ -55,8 +55,10 @@ const SPAN: usize = 4;
 const PAIR: usize = 2;
 /// Frames up to which a row is one chunk.
 const LONGEST_ALONE: usize = 64;
-/// Warps of a block of the backward pass: the usual, and those that keep fewer sums where memory is bounded.
+/// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and
+/// dC. They wait for one another: what each beyond the usual costs, as a share of the time.
 const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
+const WARP_SHARE: f64 = 0.035;
 /// Clocks that a warp with 4, 8 or 16 lanes a channel takes for a frame when it is alone, and in which it alone issues.
 const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (8, 300.0, 130.0), (16, 250.0, 80.0)];
 /// What a launch costs, in frames, and the walk of the adjoints alone, as a share of the walk back.
@@ -411,8 +413,18 @@ impl Properties {
                 let warps = warps.min(unit(problem).div_ceil(each));
                 let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
                 let mut layout = Layout { lanes, states, channels: warps * each, warps, tile };
+                if problem.seq > tile && problem.seq <= LONGEST_ALONE {
+                    // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
+                    let whole = Layout { tile: LONGEST_ALONE, ..layout };
+                    let running = self.multiprocessors * self.resident(problem, &whole, 1);
+                    if backward_bytes(problem, &whole, 1) <= self.shared_per_block
+                        && problem.batch * blocks(problem, &whole) <= running
+                    {
+                        layout = whole;
+                    }
+                }
                 let chunk = chunk_frames(problem, &layout);
-                while backward_bytes(problem, &layout, chunk / tile) > self.shared_per_block
+                while backward_bytes(problem, &layout, chunk / layout.tile) > self.shared_per_block
                     && layout.warps > 1
                 {
                     layout.warps -= 1;
@@ -467,7 +479,8 @@ impl Properties {
                 share * plan.segment as f64 + 2.0 * LAUNCH_FRAMES as f64
             }
         };
-        all * (walk + adjoints)
+        let waiting = WARP_SHARE * plan.layout.warps.saturating_sub(BACKWARD_WARPS[0]) as f64;
+        all * (walk + adjoints) * (1.0 + waiting)
     }
 
     /// Deals chunks to segments and launches.
