@@ -82,17 +82,22 @@ def peers(variant, of_pass):
     return sorted(found, key=lambda who: (who != RIVAL, who))
 
 
+def basis(of_pass):
+    """What of ours peers are compared with: a backward pass by itself has the states that the forward pass kept."""
+    return "backward from checkpoints" if of_pass == "backward" else of_pass
+
+
 def pass_table(variant, of_pass):
-    extra = ["from checkpoints"] if of_pass == "backward" else []
+    extra = ["from the inputs alone"] if of_pass == "backward" else []
     others = peers(variant, of_pass)
     head = ["shape (batch × seq × dim × state)", "floor", "ours", *extra, "share of the floor", *others]
     lines = [f"### {of_pass.capitalize()}, {variant}", "", line(head), line(["---"] * len(head))]
     ratios = {who: [] for who in others}
     for name, shape in SHAPES.items():
-        ours, least = time(name, variant, of_pass), floor(name, variant, of_pass)
+        ours, least = time(name, variant, basis(of_pass)), floor(name, variant, of_pass)
         size = " × ".join(str(shape[axis]) for axis in ("batch", "seq", "dim", "state"))
         cells = [f"{name} ({size})", number(least), number(ours)]
-        cells += [number(time(name, variant, "backward from checkpoints")) for _ in extra]
+        cells += [number(time(name, variant, of_pass)) for _ in extra]
         cells.append("–" if ours is None else f"{100 * least / ours:.0f}%")
         for who in others:
             theirs = time(name, variant, of_pass, who)
@@ -185,7 +190,7 @@ def points(of_pass):
     found = {}
     for who in [OURS, *peers("f32", of_pass)]:
         for index, name in enumerate(SHAPES):
-            taken = time(name, "f32", of_pass, who)
+            taken = time(name, "f32", basis(of_pass) if who == OURS else of_pass, who)
             if taken:
                 found.setdefault(who, []).append((index, taken / floor(name, "f32", of_pass)))
     return found
