@@ -72,6 +72,7 @@ defmodule ExPhil.Native.MixProject do
     [
       main: "readme",
       extras: ["README.md", "CHANGELOG.md", "docs/xla.md", "examples/frames.livemd"],
+      assets: %{"docs/images" => "docs/images"},
       groups_for_modules: [
         Scan: [ExPhil.Native.SelectiveScan, ExPhil.Native.Tensor, ExPhil.Native.Error],
         Axon: [ExPhil.Native.Layers, ExPhil.Native.Mamba, ExPhil.Native.Mamba.Serving]
