@@ -187,7 +187,8 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// As for [`Device::enqueue_forward`]; each gradient has the size of the input of its name.
+    /// As for [`Device::enqueue_forward`]; each gradient has the size of the input of its name and overlaps nothing else:
+    /// those of x and dt hold other values until the pass is over.
     #[allow(clippy::too_many_arguments, reason = "each is a tensor set of the operation")]
     pub unsafe fn enqueue_backward(
         &self,

@@ -398,16 +398,15 @@ impl Properties {
     /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
     /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
     pub fn backward(&self, problem: &Problem) -> BackwardPlan {
-        let sizes = Sizes::of(problem);
         let bounded = problem.seq >= BOUNDED_FROM;
         let lanes: &[usize] = if is_plain(problem) { &[4, 8, 16] } else { &[8] };
         let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
+        let chunk = chunk_frames(problem, lanes[0]);
 
         // First what exceeds the bound on memory, then the time.
         let mut best: Option<((f64, f64), BackwardPlan)> = None;
         for &lanes in lanes {
-            let most_states = (16 / lanes).min(4 / sizes.words).max(1);
-            let states = states_for(problem.state, lanes, sizes.words).min(most_states);
+            let states = backward_states(problem, lanes);
             let each = 32 / lanes * PAIR;
             for &warps in warps {
                 let warps = warps.min(unit(problem).div_ceil(each));
@@ -423,7 +422,6 @@ impl Properties {
                         layout = whole;
                     }
                 }
-                let chunk = chunk_frames(problem, &layout);
                 while backward_bytes(problem, &layout, chunk / layout.tile) > self.shared_per_block
                     && layout.warps > 1
                 {
@@ -539,19 +537,27 @@ fn extra_share(problem: &Problem, plan: &BackwardPlan) -> f64 {
     extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
 }
 
-/// Frames from one state that is kept to the next.
-fn chunk_frames(problem: &Problem, layout: &Layout) -> usize {
+/// States a thread of the backward pass.
+fn backward_states(problem: &Problem, lanes: usize) -> usize {
+    let words = Sizes::of(problem).words;
+    let most = (16 / lanes).min(4 / words).max(1);
+    states_for(problem.state, lanes, words).min(most)
+}
+
+/// Frames from one state that is kept to the next, for layouts of so many lanes or more: the same for any batch and dim.
+fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
     if problem.seq <= LONGEST_ALONE {
-        return problem.seq.next_multiple_of(layout.tile);
+        return problem.seq.next_power_of_two().max(2 * SPAN);
     }
     if problem.seq < BOUNDED_FROM {
-        return layout.tile;
+        // The forward pass has whole tiles in a chunk, and wants longer ones for 16-bit elements.
+        return BACKWARD_TILE * if problem.element.size() == 2 { 2 } else { 1 };
     }
     let sizes = Sizes::of(problem);
-    let boundary = layout.slots() * sizes.words * 4;
+    let boundary = lanes * backward_states(problem, lanes) * sizes.words * 4;
     let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
     let shortest = (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64);
-    (shortest.ceil() as usize).next_multiple_of(layout.tile)
+    (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
 }
 
 /// Blocks of channels of a row.
