@@ -3,6 +3,7 @@
 use selective_scan::cuda::Pass;
 use selective_scan::{ElementType, Error, Problem, Projection, naive};
 
+use crate::bounds;
 use crate::on_device::{Memory, OnDevice};
 use crate::shapes::{block, problem};
 use crate::support::{Case, random};
@@ -167,32 +168,5 @@ pub fn not_a_number(_: bool) {
 
 /// From 2048 frames on, the backward pass needs less than a tenth of what flows into it.
 pub fn memory(_: bool) {
-    let bf16 = |problem| Problem { element: ElementType::Bf16, ..problem };
-    let f64 = |problem| Problem { element: ElementType::F64, ..problem };
-    let problems = [
-        problem(8, 2048, 1536, 16),
-        problem(1, 2048, 512, 16),
-        problem(4, 4096, 5120, 16),
-        problem(1, 65_536, 1024, 16),
-        problem(2, 2048, 1024, 64),
-        problem(2, 2048, 1024, 128),
-        block(8, 2048, 512, 16),
-        bf16(problem(8, 2048, 1536, 16)),
-        bf16(block(2, 3000, 1024, 16)),
-        f64(problem(2, 2048, 512, 16)),
-        Problem { bidirectional: true, ..problem(2, 2048, 1024, 16) },
-        Problem { seq_idx: true, ..problem(2, 2048, 1024, 16) },
-        Problem { b: Projection::Constant, c: Projection::Constant, ..problem(2, 2048, 1024, 16) },
-        Problem { b: Projection::PerFrame { groups: 8 }, ..problem(2, 2048, 1024, 16) },
-    ];
-    for problem in problems {
-        let optional =
-            [("d", problem.d), ("z", problem.z), ("dt_bias", problem.dt_bias), ("seq_idx", problem.seq_idx)];
-        let present = optional.iter().filter(|(_, present)| *present).map(|(name, _)| *name);
-        let inputs: usize =
-            ["x", "dt", "a", "b", "c", "dy"].into_iter().chain(present).map(|name| problem.bytes(name)).sum();
-        let extra = device().workspace_bytes(&problem, Pass::Backward);
-        let share = extra as f64 / inputs as f64;
-        assert!(share < 0.1, "{:.1}% of the inputs: {problem:?}", 100.0 * share);
-    }
+    bounds::backward_takes_a_tenth(|problem| device().workspace_bytes(problem, Pass::Backward));
 }
