@@ -22,7 +22,6 @@
 // SUMMARY: scan_summary, which finds what each segment adds to the gradient of the state before it if that after it
 // is zero; prefix.cu makes of these the gradients after each segment.
 
-#define THREADS (WARPS * 32)
 #define USE_X !SUMMARY
 #define USE_B !SUMMARY
 #define USE_C 1
@@ -41,8 +40,7 @@
 // Spans from that which is walked forward to that which is read.
 #define AHEAD 2
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
-// Reals of the states of a lane, and units of so many in a frame of a span's dB or dC.
-#define LANE_WIDTH (STATES * COMPONENTS)
+// Units of a lane's reals in a frame of a span's dB or dC.
 #define UNITS (SPAN * LANES)
 // Where threads outnumber the units, each sums over a part of the channels alone.
 #define CHANNEL_PARTS (UNITS < 32 ? 32 / UNITS : 1)
@@ -298,34 +296,6 @@ __device__ __forceinline__ void load_span(Span& values, const Frames* frames, co
 #pragma unroll
     for (int k = 0; k < 2 * PAIR; k++) values[f + k / PAIR][k % PAIR] = both[k];
   }
-}
-
-// The states of a lane, as they lie in shared memory and in the sums over time.
-__device__ __forceinline__ void load_lane(State (&states)[STATES], const Real* from) {
-  Real reals[LANE_WIDTH];
-  load_reals(reals, from);
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-#if COMPLEX
-    states[s] = {reals[2 * s], reals[2 * s + 1]};
-#else
-    states[s] = reals[s];
-#endif
-  }
-}
-
-__device__ __forceinline__ void store_lane(Real* to, const State (&states)[STATES]) {
-  Real reals[LANE_WIDTH];
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-#if COMPLEX
-    reals[2 * s] = states[s].re;
-    reals[2 * s + 1] = states[s].im;
-#else
-    reals[s] = states[s];
-#endif
-  }
-  store_reals(to, reals);
 }
 
 __device__ __forceinline__ void save(Real* to, const PairStates& h, const Thread& thread) {
@@ -909,16 +879,6 @@ __device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[ma
 #endif
   between();
   __syncthreads();
-}
-
-// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.
-__device__ __forceinline__ State finite_rate(State a) {
-#if COMPLEX
-  return a;
-#else
-  const Real most = sizeof(Real) == 4 ? (Real)3.4028234663852886e38 : (Real)1.7976931348623157e308;
-  return a < -most ? -most : a;
-#endif
 }
 
 __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args, const Place& place) {

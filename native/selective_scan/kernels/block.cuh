@@ -1,15 +1,15 @@
 // A thread block: its place in the problem, the states of its threads, and accesses to memory.
 //
 // A block has CHANNELS neighbouring channels of one batch row. LANES threads hold STATES states each of a channel, so
-// that a pass covers SLOTS = LANES · STATES states. THREADS: LANES a channel, unless a kernel says otherwise before.
+// that a pass covers SLOTS = LANES · STATES states.
 //
 // A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY, USE_Z before it includes this.
 
-#ifndef THREADS
-#define THREADS (CHANNELS * LANES)
-#endif
+#define THREADS (WARPS * 32)
 #define SLOTS (LANES * STATES)
 #define SLOT_WIDTH (SLOTS * COMPONENTS)
+// Reals of the states of a thread.
+#define LANE_WIDTH (STATES * COMPONENTS)
 #define HAS_SLOPE (SOFTPLUS || LIMIT)
 #define ALL_LANES 0xffffffffu
 
@@ -98,6 +98,16 @@ __device__ __forceinline__ int states_here(const Arguments& args) {
   return left < SLOTS ? (int)left : SLOTS;
 }
 
+// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.
+__device__ __forceinline__ State finite_rate(State a) {
+#if COMPLEX
+  return a;
+#else
+  const Real most = sizeof(Real) == 4 ? (Real)3.4028234663852886e38 : (Real)1.7976931348623157e308;
+  return a < -most ? -most : a;
+#endif
+}
+
 // The states of this pass from a row in global memory; zero beyond the last.
 __device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane) {
 #pragma unroll
@@ -183,6 +193,34 @@ __device__ __forceinline__ void store_reals(Real* shared, const Real (&values)[C
     for (int k = 0; k < AT_ONCE; k++) pack.reals[k] = values[p * AT_ONCE + k];
     reinterpret_cast<Reals*>(shared)[p] = pack;
   }
+}
+
+// Neighbouring states, as they lie in shared memory.
+__device__ __forceinline__ void load_lane(State (&states)[STATES], const Real* from) {
+  Real reals[LANE_WIDTH];
+  load_reals(reals, from);
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+#if COMPLEX
+    states[s] = {reals[2 * s], reals[2 * s + 1]};
+#else
+    states[s] = reals[s];
+#endif
+  }
+}
+
+__device__ __forceinline__ void store_lane(Real* to, const State (&states)[STATES]) {
+  Real reals[LANE_WIDTH];
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+#if COMPLEX
+    reals[2 * s] = states[s].re;
+    reals[2 * s + 1] = states[s].im;
+#else
+    reals[s] = states[s];
+#endif
+  }
+  store_reals(to, reals);
 }
 
 // One store of BYTES. In PTX, because the compiler takes a store of a pack apart where a branch is near.

@@ -33,12 +33,14 @@ impl Program {
     }
 }
 
-pub(super) const HEADERS: [(&CStr, &str); 5] = [
+pub(super) const HEADERS: [(&CStr, &str); 7] = [
     (c"number.cuh", include_str!("../../kernels/number.cuh")),
     (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
     (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
     (c"block.cuh", include_str!("../../kernels/block.cuh")),
     (c"rows.cuh", include_str!("../../kernels/rows.cuh")),
+    (c"quads.cuh", include_str!("../../kernels/quads.cuh")),
+    (c"time_lanes.cuh", include_str!("../../kernels/time_lanes.cuh")),
 ];
 
 /// What a kernel is compiled for; the macros of the same names in the sources say what each is.
@@ -61,6 +63,7 @@ pub struct Configuration {
     pub with_states: bool,
     pub with_adjoints: bool,
     pub lanes: usize,
+    pub time_lanes: usize,
     pub states: usize,
     pub channels: usize,
     pub warps: usize,
@@ -107,6 +110,7 @@ impl Configuration {
             ("WITH_STATES", usize::from(self.with_states)),
             ("WITH_ADJOINTS", usize::from(self.with_adjoints)),
             ("LANES", self.lanes),
+            ("TIME_LANES", self.time_lanes),
             ("STATES", self.states),
             ("CHANNELS", self.channels),
             ("WARPS", self.warps),

@@ -33,8 +33,15 @@ impl Alignment {
     pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16 };
 }
 
-/// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
+/// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, and its rows are no shorter than
+/// this; lanes of states a channel, frames of a tile, and the warps that a block may have, a channel each.
 /// Measured on an H200 (bench/NOTES.md), as is what follows.
+const CHANNELS_FOR_TIME_LANES: usize = 48;
+const SHORTEST_FOR_TIME_LANES: usize = 33;
+const LANES_BESIDE_TIME_LANES: usize = 4;
+const TILE_OF_TIME_LANES: usize = 64;
+const WARPS_OF_TIME_LANES: [usize; 2] = [8, 4];
+/// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
 const WARPS_WITH_4_LANES: usize = 6;
 /// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
 const WARPS_TO_CUT: f64 = 2.4;
@@ -75,8 +82,10 @@ const COURSE_BYTES: usize = 160;
 /// How a walk over frames is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Threads a channel.
+    /// Threads a channel, over its states.
     pub lanes: usize,
+    /// Threads a channel, over time.
+    pub time_lanes: usize,
     /// States a thread.
     pub states: usize,
     /// Channels a block.
@@ -254,6 +263,7 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
     match program {
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
+        _ if layout.time_lanes > 1 => 512,
         _ if is_heavy(problem) || layout.states > 4 => 0,
         _ if problem.seq_idx || problem.z => 384,
         _ => 512,
@@ -275,9 +285,13 @@ fn pitch(tile: usize, real: usize) -> usize {
 fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
     let real = Sizes::of(problem).real;
     let projections = [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection));
-    let rows = 2 * layout.channels + projections.count() * layout.slots() * problem.components();
+    let width = layout.slots() * problem.components();
+    let projection = match layout.time_lanes {
+        1 => width * pitch(layout.tile, real) * real,
+        lanes => layout.tile * width * real + lanes * 2 * 16,
+    };
     let marks = if problem.seq_idx { layout.tile.next_multiple_of(16) } else { 0 };
-    2 * (rows * pitch(layout.tile, real) * real + marks)
+    2 * (2 * layout.channels * pitch(layout.tile, real) * real + projections.count() * projection + marks)
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
@@ -347,6 +361,7 @@ impl Properties {
         let channels_per_block = channels_per_block.min(unit.next_power_of_two()).max(32 / lanes);
         let mut layout = Layout {
             lanes,
+            time_lanes: 1,
             states: states_for(count, lanes, words),
             channels: channels_per_block,
             warps: lanes * channels_per_block / 32,
@@ -364,9 +379,50 @@ impl Properties {
         (layout, Units { unit, blocks: unit.div_ceil(layout.channels) })
     }
 
+    /// The layout of a forward scan with lanes over time, where channels are too few to fill the device otherwise.
+    fn time_lanes(&self, problem: &Problem) -> Option<(Layout, Units)> {
+        let channels = problem.batch * problem.dim;
+        let lanes = LANES_BESIDE_TIME_LANES;
+        let states = states_for(problem.state, lanes, 1);
+        if Sizes::of(problem).words > 1
+            || states > 4
+            || problem.seq < SHORTEST_FOR_TIME_LANES
+            || channels >= CHANNELS_FOR_TIME_LANES * self.multiprocessors
+        {
+            return None;
+        }
+        let unit = unit(problem);
+        let of_warps = |warps: usize| {
+            let layout = Layout {
+                lanes,
+                time_lanes: 32 / lanes,
+                states,
+                channels: warps,
+                warps,
+                tile: TILE_OF_TIME_LANES,
+            };
+            (layout, Units { unit, blocks: unit.div_ceil(warps) })
+        };
+        // The fewest warps on the fullest multiprocessor.
+        let fullest = |&(layout, units): &(Layout, Units)| {
+            let blocks = problem.batch * (problem.dim / unit) * units.blocks;
+            blocks.div_ceil(self.multiprocessors) * layout.warps
+        };
+        WARPS_OF_TIME_LANES.into_iter().map(of_warps).min_by_key(fullest)
+    }
+
     /// Plans the forward pass.
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let interval = self.backward(problem).chunk;
+        if let Some((layout, units)) = self.time_lanes(problem) {
+            return ForwardPlan {
+                layout,
+                units,
+                chunk: problem.seq,
+                chunks: 1,
+                checkpoint_interval: interval,
+            };
+        }
         let (layout, units) = self.forward_layout(problem, interval);
         let warps = (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64;
         let mut chunk = problem.seq;
@@ -411,7 +467,7 @@ impl Properties {
             for &warps in warps {
                 let warps = warps.min(unit(problem).div_ceil(each));
                 let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
-                let mut layout = Layout { lanes, states, channels: warps * each, warps, tile };
+                let mut layout = Layout { lanes, time_lanes: 1, states, channels: warps * each, warps, tile };
                 if problem.seq > tile && problem.seq <= LONGEST_ALONE {
                     // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
                     let whole = Layout { tile: LONGEST_ALONE, ..layout };
@@ -627,6 +683,7 @@ impl Configurations<'_> {
         with_states: false,
         with_adjoints: false,
         lanes: 1,
+        time_lanes: 1,
         states: 1,
         channels: 32,
         warps: 1,
@@ -703,6 +760,7 @@ impl Configurations<'_> {
             seq_idx: p.seq_idx,
             has_z: p.z,
             lanes: self.layout.lanes,
+            time_lanes: self.layout.time_lanes,
             states: self.layout.states,
             channels: self.layout.channels,
             warps: self.layout.warps,
@@ -731,9 +789,11 @@ impl Configurations<'_> {
     /// forward.cu.
     pub fn forward(&self) -> Configuration {
         let walking = self.walking(Program::Forward);
-        // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word.
-        let Layout { lanes, tile, .. } = self.layout;
-        let vector = walking.vector.min((tile / lanes / 2).max(1));
+        // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
+        // over time there are too few elements for that: every thread has a unit.
+        let Layout { channels, warps, tile, time_lanes, .. } = self.layout;
+        let elements = tile * channels / (warps * 32);
+        let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
         Configuration {
             has_d: self.problem.d,
             vector,

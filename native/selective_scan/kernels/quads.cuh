@@ -1,0 +1,290 @@
+// The walk of the forward scan, quad by quad.
+//
+// What bounds the walk is the unit for exponentials, one of 16 a clock and multiprocessor; all else must hide behind
+// it. So a tile is walked in quads of four frames, where PIPELINED unrolled, each stage ahead of the next: operands come
+// from shared memory while the coefficients of the quad before are computed, which are ready when its states are due,
+// and sums over lanes are taken one group later.
+
+// Frames whose outputs are summed over the lanes together.
+#define GROUP (LANES > 4 ? LANES : 4)
+static_assert(QUADS > 1, "there is a quad to look ahead to");
+static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
+
+// What a thread keeps over its chunk.
+struct Thread {
+  int lane, row, count;
+  bool active;
+  bool finite;  // all a of the warp are: frames of zero Δ leave its states as they are
+  i64 channel;
+  State a[STATES], h[STATES];
+#if B_CONSTANT
+  State b[STATES];
+#endif
+#if SUMMARY && DECAY_BY_SUM
+  Real delta_sum;
+#elif SUMMARY
+  State product[STATES];
+#elif C_CONSTANT
+  State c[STATES];
+#endif
+};
+
+// The operands of four frames.
+struct Quad {
+  Real x[4];
+#if TILE_B
+  State b[STATES][4];
+#endif
+#if TILE_C
+  State c[STATES][4];
+#endif
+};
+
+typedef Coefficients QuadCoefficients[STATES][4];
+
+__device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, int quad, Real (&delta)[4]) {
+  load_reals(delta, &tile.delta[thread.row][quad * 4]);
+#if SUMMARY && DECAY_BY_SUM
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+#if SEQ_IDX
+    if (tile.marks[quad * 4 + g] & MARK_SKIP) continue;
+#endif
+    thread.delta_sum += delta[g];
+  }
+#endif
+}
+
+// Four frames of a state of a projection.
+__device__ __forceinline__ void fetch_projection(const Projection& rows, int slot, int quad, State (&values)[4]) {
+#if COMPLEX
+  Real re[4], im[4];
+  load_reals(re, &rows[2 * slot][quad * 4]);
+  load_reals(im, &rows[2 * slot + 1][quad * 4]);
+#pragma unroll
+  for (int g = 0; g < 4; g++) values[g] = {re[g], im[g]};
+#else
+  load_reals(values, &rows[slot][quad * 4]);
+#endif
+}
+
+__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Quad& operands) {
+  load_reals(operands.x, &tile.x[thread.row][quad * 4]);
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    [[maybe_unused]] const int slot = slot_of(thread.lane, s);
+#if TILE_B
+    fetch_projection(tile.b, slot, quad, operands.b[s]);
+#endif
+#if TILE_C
+    fetch_projection(tile.c, slot, quad, operands.c[s]);
+#endif
+  }
+}
+
+__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[4], QuadCoefficients& k) {
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) k[s][g] = discretize(thread.a[s], delta[g]);
+  }
+}
+
+// Four frames from frame r on; `y` gets the thread's parts of Σ C h. PARTIAL: frames from `rows` on are none.
+template <bool PARTIAL>
+__device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const Tile& tile, const Quad& operands,
+                                          const QuadCoefficients& k, int r, int rows, Real* y) {
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+#if SEQ_IDX
+    const u8 mark = tile.marks[r + g];
+    if (mark & MARK_RESET) {
+#pragma unroll
+      for (int s = 0; s < STATES; s++) thread.h[s] = to_state(0);
+    }
+    const bool here = !(mark & MARK_SKIP) && (!PARTIAL || r + g < rows);
+#else
+    const bool here = !PARTIAL || r + g < rows;
+#endif
+    [[maybe_unused]] State sum = to_state(0);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+#if B_CONSTANT
+      const State b = thread.b[s];
+#else
+      const State b = operands.b[s][g];
+#endif
+#if GAIN_IS_DELTA
+      const State next = k[s][g].a * thread.h[s] + b * operands.x[g];
+#else
+      const State next = k[s][g].a * thread.h[s] + k[s][g].g * (b * operands.x[g]);
+#endif
+      thread.h[s] = here ? next : thread.h[s];
+#if SUMMARY && !DECAY_BY_SUM
+      thread.product[s] = here ? k[s][g].a * thread.product[s] : thread.product[s];
+#elif !SUMMARY
+#if C_CONSTANT
+      const State c = thread.c[s];
+#else
+      const State c = operands.c[s][g];
+#endif
+      sum = s == 0 ? c * thread.h[s] : c * thread.h[s] + sum;
+#endif
+    }
+    y[g] = real_part(sum);
+  }
+}
+
+// Walks the first `rows` frames of a tile, group by group. What is read beyond them is zero.
+template <bool PARTIAL>
+__device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows) {
+#pragma unroll 1
+  for (int r = 0; r < rows; r += GROUP) {
+    Real y[GROUP];
+#pragma unroll
+    for (int p = 0; p < GROUP; p += 4) {
+      const int quad = (r + p) / 4;
+      Real delta[4];
+      Quad operands;
+      QuadCoefficients k;
+      fetch_deltas(tile, thread, quad, delta);
+      fetch_quad(tile, thread, quad, operands);
+      discretize_quad(thread, delta, k);
+      walk_quad<PARTIAL>(thread, tile, operands, k, r + p, rows, y + p);
+    }
+    sum_lanes(tile.x[thread.row] + r, thread.lane, y);
+  }
+}
+
+#if PIPELINED
+// Walks a whole tile, unrolled, so that each quad finds its operands and coefficients ready.
+__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
+  Quad operands;
+  QuadCoefficients k;
+  Real ahead[4], last[GROUP];
+  fetch_deltas(tile, thread, 0, ahead);
+  fetch_quad(tile, thread, 0, operands);
+  discretize_quad(thread, ahead, k);
+  fetch_deltas(tile, thread, 1, ahead);
+#pragma unroll
+  for (int r = 0; r < TILE; r += GROUP) {
+    Real y[GROUP];
+#pragma unroll
+    for (int p = 0; p < GROUP; p += 4) {
+      const int quad = (r + p) / 4;
+      Quad next_operands;
+      QuadCoefficients next_k;
+      if (quad + 1 < QUADS) {
+        fetch_quad(tile, thread, quad + 1, next_operands);
+        discretize_quad(thread, ahead, next_k);
+        if (quad + 2 < QUADS) fetch_deltas(tile, thread, quad + 2, ahead);
+      }
+      walk_quad<false>(thread, tile, operands, k, r + p, TILE, y + p);
+      if (quad + 1 < QUADS) {
+        operands = next_operands;
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+#pragma unroll
+          for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
+        }
+      }
+      if (p == 0 && r > 0) sum_lanes(tile.x[thread.row] + r - GROUP, thread.lane, last);
+    }
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) last[g] = y[g];
+  }
+  sum_lanes(tile.x[thread.row] + TILE - GROUP, thread.lane, last);
+}
+#else
+__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<false>(tile, thread, TILE); }
+#endif
+
+__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
+  thread.lane = lane_of(threadIdx.x % 32);
+  thread.row = row_here();
+  const int column = column_of(thread.row);
+  thread.active = column < place.channels;
+  thread.channel = place.channel0 + (thread.active ? column : 0);
+  thread.count = thread.active ? states_here(args) : 0;
+  const i64 parameters = thread.channel * args.state + args.first_state;
+  load_states(thread.a, args.a + parameters, thread.count, thread.lane);
+#if B_CONSTANT
+  load_constant(thread.b, args.b + parameters * COMPONENTS, thread.count, thread.lane);
+#endif
+#if C_CONSTANT && !SUMMARY
+  load_constant(thread.c, args.c + parameters * COMPONENTS, thread.count, thread.lane);
+#endif
+  const State* before = nullptr;
+#if SUMMARY && DECAY_BY_SUM
+  thread.delta_sum = 0;
+#elif SUMMARY
+#pragma unroll
+  for (int s = 0; s < STATES; s++) thread.product[s] = to_state(1);
+#else
+  if (place.chunk > 0) {
+    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
+    before = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+  } else if (args.write_final && args.initial_state) {
+    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+  }
+#endif
+  load_states(thread.h, before, thread.count, thread.lane);
+  bool finite = true;
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    settle(thread.a[s], args);
+    settle(thread.h[s], args);
+#if B_CONSTANT
+    settle(thread.b[s], args);
+#endif
+#if C_CONSTANT && !SUMMARY
+    settle(thread.c[s], args);
+#endif
+    finite = finite && is_finite(thread.a[s]);
+  }
+  thread.finite = __all_sync(ALL_LANES, finite);
+}
+
+// The states that are kept for the backward pass.
+struct Kept {
+  i64 number;
+  int at;  // the frame of the chunk before which the next is
+
+  __device__ __forceinline__ Kept(const Arguments& args, i64 begin, int frames)
+      : number(args.checkpoints ? (begin + args.checkpoint_interval - 1) / args.checkpoint_interval : 0),
+        at(!SUMMARY && args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
+};
+
+// Walks a tile, which begins with frame i of the chunk.
+__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i, int rows) {
+  if (i == kept.at) {
+    const i64 number = place.row * args.checkpoint_count + kept.number++;
+    State* checkpoint = args.checkpoints + (number * args.dim + thread.channel) * args.state + args.first_state;
+    store_states(thread.h, checkpoint, thread.count, thread.lane);
+    kept.at += (int)args.checkpoint_interval;
+  }
+  if (rows == TILE || (rows * 4 >= TILE * 3 && (thread.finite || SEQ_IDX))) {
+    walk_tile(tile, thread);
+  } else {
+    walk_groups<true>(tile, thread, rows);
+  }
+}
+
+// What a whole chunk has come to.
+__device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
+#if SUMMARY
+  if (!thread.active) return;
+  const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
+  store_states(thread.h, args.boundary_states + boundary * args.boundary_width + args.boundary_first, thread.count, thread.lane);
+#if DECAY_BY_SUM
+  if (thread.lane == 0) args.delta_sums[boundary] = thread.delta_sum;
+#else
+  store_states(thread.product, args.decays + boundary * SLOTS, thread.count, thread.lane);
+#endif
+#else
+  if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {
+    State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+    store_states(thread.h, after, thread.count, thread.lane);
+  }
+#endif
+}
