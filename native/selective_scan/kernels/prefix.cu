@@ -8,7 +8,6 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define SLOTS (LANES * STATES)
 #define PREFIX_THREADS 128
 #define AHEAD 8
 
@@ -63,7 +62,7 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
 }
 
 extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const Arguments args) {
-  const i64 index = ((i64)blockIdx.y * gridDim.x + blockIdx.x) * PREFIX_THREADS + threadIdx.x;
+  const i64 index = block_index() * PREFIX_THREADS + threadIdx.x;
   Line line;
   line.slot = (int)(index % SLOTS);
   line.channel = index / SLOTS % args.dim;

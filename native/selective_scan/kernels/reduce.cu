@@ -4,8 +4,6 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define SLOTS (LANES * STATES)
-#define SLOT_WIDTH (SLOTS * COMPONENTS)
 #define COLUMNS 32
 #define SLICES 8
 
@@ -16,21 +14,6 @@
 struct alignas(PACK * sizeof(Real)) Pack {
   Real reals[PACK];
 };
-
-__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
-
-// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
-__device__ __forceinline__ i64 take(i64& index, i64 by) {
-  if (by == 1) return 0;
-  if (index >> 32 == 0 && by >> 32 == 0) {
-    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
-    index = quotient;
-    return rest;
-  }
-  const i64 rest = index % by;
-  index /= by;
-  return rest;
-}
 
 // Neighbouring components of dB or dC of a group in a frame.
 struct Components {
@@ -50,8 +33,7 @@ __device__ __forceinline__ bool find_components(const Arguments& args, Component
   const i64 contributions = args.units * args.blocks_per_unit;
   components.parts += row * args.parts_row + segment * args.parts_segment +
                       (in_piece * contributions + group * (contributions / groups)) * SLOT_WIDTH + column;
-  const i64 frame = row * args.seq + (args.reverse ? args.seq - 1 - i : i);
-  const i64 at = ((frame * groups + group) * args.state + args.first_state) * COMPONENTS + column;
+  const i64 at = (((row * args.seq + frame(args, i)) * groups + group) * args.state + args.first_state) * COMPONENTS + column;
   components.sums += at;
   components.target += at;
   components.count = left < PACK ? (int)left : PACK;
