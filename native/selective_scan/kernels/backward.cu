@@ -380,6 +380,14 @@ __device__ __forceinline__ void put_source(Frames* frames, const Arguments& args
   put(frames, thread, r, values);
 }
 
+// Sums what the lanes of a channel have; those that differ in bits below FIRST have sums of their own.
+template <int FIRST = 1>
+__device__ __forceinline__ Real sum_lanes(Real value) {
+#pragma unroll
+  for (int bit = FIRST; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
+  return value;
+}
+
 #if !SUMMARY
 // --- The walk forward -----------------------------------------------------------------------------------------
 
@@ -510,9 +518,7 @@ __device__ __forceinline__ Real sum_of_own_frame(const Real (&values)[SPAN], con
   }
   Real sum = odd ? halves[1] : halves[0];
   sum += __shfl_xor_sync(ALL_LANES, odd ? halves[0] : halves[1], thread_bit(1));
-#pragma unroll
-  for (int bit = SPAN; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
-  return sum;
+  return sum_lanes<SPAN>(sum);
 }
 
 // Sums over the states of what becomes dx, dΔ and dz of the frames that a thread owns.
@@ -986,13 +992,6 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 }
 
 #if SUMMARY
-// Sums what the lanes of a channel have.
-__device__ __forceinline__ Real sum_lanes(Real value) {
-#pragma unroll
-  for (int bit = 1; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
-  return value;
-}
-
 // What the walk of the adjoints reads, from the last span of a tile on: it is on its way before the walk begins.
 struct IncomingAdjoints {
   Pair dt[AHEAD], dy[AHEAD], z[AHEAD];
@@ -1184,9 +1183,7 @@ __device__ __forceinline__ void end_block(const Thread& thread, [[maybe_unused]]
   const auto add_channel = [&](Real* parts, const Real(&sums)[PAIR]) {
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
-      Real sum = sums[p];
-#pragma unroll
-      for (int bit = 1; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
+      const Real sum = sum_lanes(sums[p]);
       Real* to = parts + channel0 + p;
       if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
     }

@@ -8,7 +8,6 @@
 #ifndef THREADS
 #define THREADS (CHANNELS * LANES)
 #endif
-#define HAS_SLOPE (SOFTPLUS || LIMIT)
 #define ALL_LANES 0xffffffffu
 
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of whole warps");
