@@ -129,7 +129,7 @@ impl Boundaries {
     pub(super) fn of_states(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_states(), c"scan_forward")?,
-            prefix: device.kernel(configurations.prefix(true, false), c"scan_prefix", 128)?,
+            prefix: device.kernel(configurations.prefix(false), c"scan_prefix", 128)?,
             slots: configurations.layout.slots(),
         })
     }
@@ -137,7 +137,7 @@ impl Boundaries {
     pub(super) fn of_adjoints(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
             summary: device.walking_kernel(configurations.segment_adjoints(), c"scan_summary")?,
-            prefix: device.kernel(configurations.prefix(false, true), c"scan_prefix", 128)?,
+            prefix: device.kernel(configurations.prefix(true), c"scan_prefix", 128)?,
             slots: configurations.layout.slots(),
         })
     }
@@ -261,7 +261,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
         unit: units.unit,
         alignment: Alignment::ALLOCATED,
     };
-    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(true, false)];
+    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(false)];
     let mut needed = Vec::new();
     let kernels = match pass {
         Pass::Forward => {
@@ -281,7 +281,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
                 needed.extend(of_states(&of(plan.states, plan.states_units)));
             }
             if plan.segments > 1 {
-                needed.extend([kernels.segment_adjoints(), kernels.prefix(false, true)]);
+                needed.extend([kernels.segment_adjoints(), kernels.prefix(true)]);
             }
             kernels
         }

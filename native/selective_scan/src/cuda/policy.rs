@@ -624,8 +624,7 @@ impl Configurations<'_> {
         softplus: false,
         limit: false,
         seq_idx: false,
-        with_states: false,
-        with_adjoints: false,
+        adjoints: false,
         lanes: 1,
         states: 1,
         channels: 32,
@@ -647,8 +646,8 @@ impl Configurations<'_> {
         Self::NEUTRAL
     }
 
-    /// prefix.cu.
-    pub fn prefix(&self, with_states: bool, with_adjoints: bool) -> Configuration {
+    /// prefix.cu, over the states of chunks or over the adjoints of segments.
+    pub fn prefix(&self, adjoints: bool) -> Configuration {
         Configuration {
             program: Program::Prefix,
             element: self.problem.element.state_type(),
@@ -658,8 +657,7 @@ impl Configurations<'_> {
                 _ => Method::Zoh,
             },
             seq_idx: self.problem.seq_idx,
-            with_states,
-            with_adjoints,
+            adjoints,
             lanes: self.layout.lanes,
             states: self.layout.states,
             ..Self::NEUTRAL
