@@ -22,6 +22,8 @@ pub(super) struct BackwardKernels {
     adjoints: Option<Boundaries>,
     backward: Kernel,
     reduce_projections: Kernel,
+    /// Components that a thread of it sums at once.
+    vector: usize,
     reduce_parameters: Kernel,
     round_constants: Kernel,
 }
@@ -48,19 +50,10 @@ impl BackwardKernels {
                 .transpose()?,
             backward: device.walking_kernel(configurations.backward(plan.tiles()), c"scan_backward")?,
             reduce_projections: device.kernel(reduce, REDUCE_PROJECTIONS, 256)?,
+            vector: reduce.vector,
             reduce_parameters: device.kernel(reduce, REDUCE_PARAMETERS, 256)?,
             round_constants: device.kernel(reduce, ROUND_CONSTANTS, 256)?,
         })
-    }
-}
-
-/// Components that a thread of reduce.cu sums at once.
-fn pack(problem: &Problem, slots: usize) -> usize {
-    let width = slots * problem.components();
-    match Sizes::of(problem).real {
-        4 if width.is_multiple_of(4) => 4,
-        _ if width.is_multiple_of(2) => 2,
-        _ => 1,
     }
 }
 
@@ -268,7 +261,7 @@ impl Device {
                 launcher.launch("backward", kernels.backward, blocks, &arguments)?;
                 if groups > 0 {
                     let rows = problem.batch * plan.segments * piece.frames;
-                    let packs = rows * groups * (slots * problem.components()).div_ceil(pack(problem, slots));
+                    let packs = rows * groups * slots * problem.components() / kernels.vector;
                     let blocks = packs.div_ceil(256 / REDUCTION_SLICES);
                     launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;
                 }

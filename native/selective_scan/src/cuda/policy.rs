@@ -666,12 +666,14 @@ impl Configurations<'_> {
 
     /// reduce.cu.
     pub fn reduce(&self) -> Configuration {
+        let width = self.layout.slots() * self.problem.components();
         Configuration {
             program: Program::Reduce,
             element: self.problem.element,
             complex: self.problem.complex,
             lanes: self.layout.lanes,
             states: self.layout.states,
+            vector: vector(Sizes::of(self.problem).real, 16, &[width]),
             ..Self::NEUTRAL
         }
     }
