@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::policy::{Layout, Units};
+use super::policy::{Layout, Units, decay_by_sum};
 use crate::{ElementType, Inputs, Problem, Projection};
 
 /// `Arguments` of arguments.cuh, field by field; addresses are 0 where there is none.
@@ -132,6 +132,23 @@ impl Arguments {
         self.boundary_width = layout.slots() as i64;
     }
 
+    /// Sets where the states at the boundaries of chunks lie, and the decays that lead to them or, after these have been
+    /// found, to the gradients at the boundaries of segments: each so many boundaries of so many slots.
+    pub(super) fn lay_out_boundaries(
+        &mut self,
+        problem: &Problem,
+        chunks: (usize, usize),
+        segments: (usize, usize),
+        at: &mut Workspace,
+    ) {
+        let sizes = Sizes::of(problem);
+        let by_sum = decay_by_sum(problem);
+        let states = |(boundaries, slots): (usize, usize)| boundaries * slots * sizes.state;
+        self.boundary_states = at.take(states(chunks));
+        self.delta_sums = at.take_if(by_sum, chunks.0.max(segments.0) * sizes.real);
+        self.decays = at.take_if(!by_sum, states(chunks).max(states(segments)));
+    }
+
     /// Sets how channels are dealt to blocks.
     pub(super) fn deal(&mut self, units: Units) {
         self.unit = units.unit as i64;
@@ -190,6 +207,16 @@ impl Sizes {
             directions: if problem.bidirectional { 2 } else { 1 },
             exact: matches!(problem.element, ElementType::F32 | ElementType::F64),
         }
+    }
+
+    /// Bytes of the states that one direction of the forward pass keeps for the backward pass, from this many chunks.
+    pub(super) fn checkpoints(&self, problem: &Problem, chunks: usize) -> usize {
+        problem.batch * chunks * problem.dim * problem.state * self.state
+    }
+
+    /// Where sums gather that end in `output`: there, or in so many bytes of the workspace where it is rounded.
+    pub(super) fn sums(&self, output: CUdeviceptr, bytes: usize, at: &mut Workspace) -> CUdeviceptr {
+        if self.exact { output } else { at.take_if(bytes > 0, bytes) }
     }
 }
 

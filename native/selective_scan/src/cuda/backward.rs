@@ -7,7 +7,7 @@ use super::device::Device;
 use super::launch::{
     Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
 };
-use super::policy::{Alignment, BackwardPlan, Configurations, Piece, decay_by_sum};
+use super::policy::{Alignment, BackwardPlan, Configurations, Piece};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads that sum a component of dB or dC.
@@ -111,18 +111,13 @@ pub(super) fn lay_out_backward(
     let slots = plan.layout.slots();
     let own_states = plan.chunks > 1 && pass == Pass::Backward;
     let side_by_side = plan.segments > 1;
-    let by_sum = decay_by_sum(problem);
     let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
     let edges = problem.batch * plan.segments * problem.dim;
     let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
     let of_states = parts * slots * sizes.state;
 
-    let states = boundaries * plan.states.slots();
-    let decays = states.max(if side_by_side { edges * slots } else { 0 });
-    let delta_sums = boundaries.max(if side_by_side { edges } else { 0 });
-    arguments.boundary_states = at.take(states * sizes.state);
-    arguments.delta_sums = at.take_if(by_sum, delta_sums * sizes.real);
-    arguments.decays = at.take_if(!by_sum, decays * sizes.state);
+    let segments = if side_by_side { (edges, slots) } else { (0, 0) };
+    arguments.lay_out_boundaries(problem, (boundaries, plan.states.slots()), segments, at);
     let handed_on = side_by_side || plan.piece < plan.segment;
     arguments.boundary_adjoints = at.take_if(handed_on, edges * slots * sizes.state);
     arguments.da_parts = at.take(of_states);
@@ -130,47 +125,28 @@ pub(super) fn lay_out_backward(
     arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
 
     let several = walks(problem, slots).len() > 1;
-    let sequence = problem.batch * problem.seq * problem.dim * sizes.real;
-    if sizes.exact {
-        arguments.dx_sum = arguments.dx;
-        arguments.ddt_sum = arguments.ddt;
-        arguments.dz_sum = arguments.dz;
-    } else {
-        arguments.dx_sum = at.take_if(several, sequence);
-        arguments.ddt_sum = at.take_if(several, sequence);
-        arguments.dz_sum = at.take_if(several && problem.z, sequence);
-    }
+    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
+    arguments.dx_sum = sizes.sums(arguments.dx, sequence, at);
+    arguments.ddt_sum = sizes.sums(arguments.ddt, sequence, at);
+    arguments.dz_sum = sizes.sums(arguments.dz, if problem.z { sequence } else { 0 }, at);
 
     let contributions = plan.contributions(problem);
     let rows = problem.batch * plan.segments * plan.piece;
     let frames = problem.batch * problem.seq;
-    let between = !sizes.exact && sizes.directions > 1;
+    let between = if sizes.directions > 1 { frames * problem.state * sizes.state } else { 0 };
+    let constants = problem.dim * problem.state * sizes.state;
+    // The parts and the sums of a projection that varies, and those of one that is constant.
     let mut sums = |projection, gradient| match groups(projection) {
         Some(groups) => {
             let parts = at.take(rows * contributions * slots * sizes.state);
-            let sum = at.take_if(between, frames * groups * problem.state * sizes.state);
-            (parts, if sizes.exact { gradient } else { sum })
+            [parts, sizes.sums(gradient, groups * between, at), 0, 0]
         }
-        None => (0, 0),
+        None => [0, 0, at.take(of_states), sizes.sums(gradient, constants, at)],
     };
-    (arguments.db_parts, arguments.db_sum) = sums(problem.b, arguments.db);
-    (arguments.dc_parts, arguments.dc_sum) = sums(problem.c, arguments.dc);
-
-    let constants = problem.dim * problem.state * sizes.state;
-    if groups(problem.b).is_none() {
-        arguments.db_constant_parts = at.take(of_states);
-        arguments.db_constant = match sizes.exact {
-            true => arguments.db,
-            false => at.take(constants),
-        };
-    }
-    if groups(problem.c).is_none() {
-        arguments.dc_constant_parts = at.take(of_states);
-        arguments.dc_constant = match sizes.exact {
-            true => arguments.dc,
-            false => at.take(constants),
-        };
-    }
+    [arguments.db_parts, arguments.db_sum, arguments.db_constant_parts, arguments.db_constant] =
+        sums(problem.b, arguments.db);
+    [arguments.dc_parts, arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] =
+        sums(problem.c, arguments.dc);
     packings(problem, plan.chunks, plan.segments, at)
 }
 
@@ -241,8 +217,8 @@ impl Device {
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);
             if let Some(base) = checkpoints {
-                let kept = problem.batch * plan.chunks * problem.dim * problem.state;
-                arguments.boundary_states = base + (walk.direction * kept * sizes.state) as CUdeviceptr;
+                let kept = walk.direction * sizes.checkpoints(problem, plan.chunks);
+                arguments.boundary_states = base + kept as CUdeviceptr;
                 arguments.boundary_width = problem.state as i64;
                 arguments.boundary_first = walk.first_state as i64;
             }

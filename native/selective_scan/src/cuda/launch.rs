@@ -232,7 +232,7 @@ impl Device {
     pub fn checkpoint_bytes(&self, problem: &Problem) -> usize {
         let plan = self.properties().backward(problem);
         let sizes = Sizes::of(problem);
-        sizes.directions * problem.batch * plan.chunks * problem.dim * problem.state * sizes.state
+        sizes.directions * sizes.checkpoints(problem, plan.chunks)
     }
 
     /// Compiles and loads what a pass over a problem needs, for operands as an allocator of the driver aligns
