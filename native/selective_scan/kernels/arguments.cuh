@@ -37,6 +37,7 @@ struct Arguments {
   // Carried from kernel to kernel.
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk
+  u8* segment_resets;        // {batch, segments}: the same of segments, where there are several
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
   State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted

@@ -36,6 +36,7 @@ pub(super) struct Arguments {
 
     pub(super) marks: CUdeviceptr,
     pub(super) chunk_resets: CUdeviceptr,
+    pub(super) segment_resets: CUdeviceptr,
     pub(super) boundary_states: CUdeviceptr,
     pub(super) boundary_adjoints: CUdeviceptr,
     pub(super) checkpoints: CUdeviceptr,
@@ -271,11 +272,12 @@ impl Arguments {
         self.write_final = i32::from(walk.direction == 0);
         self.marks = packings[walk.direction].marks;
         self.chunk_resets = packings[walk.direction].chunk_resets;
+        self.segment_resets = packings[walk.direction].segment_resets;
     }
 
     /// The same with segments for chunks.
-    pub(super) fn over_segments(&self, packing: &Packing) -> Self {
-        Self { chunk: self.segment, chunks: self.segments, chunk_resets: packing.segment_resets, ..*self }
+    pub(super) fn over_segments(&self) -> Self {
+        Self { chunk: self.segment, chunks: self.segments, chunk_resets: self.segment_resets, ..*self }
     }
 }
 

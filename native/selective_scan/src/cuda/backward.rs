@@ -228,7 +228,7 @@ impl Device {
                 states.find(&launcher, problem, &arguments)?;
             }
             if let Some(adjoints) = &kernels.adjoints {
-                adjoints.find(&launcher, problem, &arguments.over_segments(&packings[walk.direction]))?;
+                adjoints.find(&launcher, problem, &arguments.over_segments())?;
             }
             let workspace = [arguments.db_parts, arguments.dc_parts];
             for piece in plan.pieces(problem, alignment.sequences == 16) {

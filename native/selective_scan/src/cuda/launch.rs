@@ -97,13 +97,11 @@ impl Launcher<'_> {
             let mut arguments = *arguments;
             arguments.walk(problem, &walk, packings);
             self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
+            if arguments.segment_resets != 0 {
+                self.clear(arguments.segment_resets, problem.batch * arguments.segments as usize)?;
+            }
             let tiles = problem.seq.div_ceil(kernel.threads as usize);
             self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
-            if arguments.segments > 1 {
-                let arguments = arguments.over_segments(&packings[walk.direction]);
-                self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
-                self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
-            }
         }
         Ok(())
     }
