@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection, naive};
 
 use crate::on_device::OnDevice;
-use crate::shapes::{block, problem};
+use crate::shapes::{bf16, block, f64, problem};
 use crate::support::{Case, golden, random};
 use crate::{backward, device, forward};
 
@@ -151,9 +151,9 @@ pub fn checkpoints(quick: bool) {
     // Long enough for memory to be bounded, so with other distances between the states that are kept.
     let long = block(1, 2500, 33, 16);
     let problems = vec![
-        Problem { element: ElementType::Bf16, ..long.clone() },
+        bf16(long.clone()),
         Problem { complex: true, bidirectional: true, ..long.clone() },
-        Problem { element: ElementType::F64, state: 40, ..long.clone() },
+        f64(Problem { state: 40, ..long.clone() }),
         problem(1, 2500, 20, 16),
         long,
     ];
@@ -371,10 +371,9 @@ pub fn slices(_: bool) {
     let constant = Problem { b: Projection::Constant, bidirectional: true, ..block(6, 400, 128, 16) };
     let grouped =
         Problem { c: Projection::PerFrame { groups: 4 }, reverse: true, ..problem(32, 60, 512, 16) };
-    let bf16 = Problem { element: ElementType::Bf16, ..block(4, 512, 512, 16) };
     // Rows that do not begin at whole packs stay in one slice.
     let odd = problem(8, 301, 255, 7);
-    let problems = [packed, constant, grouped, bf16, odd];
+    let problems = [packed, constant, grouped, bf16(block(4, 512, 512, 16)), odd];
     let cases = problems.into_iter().enumerate().map(|(seed, problem)| random::case(problem, seed as u64));
     all(cases.collect(), |case: Case| {
         let got = case.forward(forward);
