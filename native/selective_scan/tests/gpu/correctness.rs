@@ -112,21 +112,16 @@ pub fn golden_backward(quick: bool) {
     });
 }
 
-/// Runs a check over fresh random cases, in several runners side by side.
+/// Runs a check over random cases, in several runners side by side.
 fn run_random(
     count: u32,
     strategy: impl Strategy<Value = Case> + Sync,
     check: impl Fn(&Case) -> Result<(), String> + Sync,
 ) {
     const RUNNERS: u32 = 8;
-    let config = Config {
-        cases: count.div_ceil(RUNNERS),
-        failure_persistence: None,
-        max_shrink_iters: 20,
-        ..Config::default()
-    };
+    let config = |runner| Config { max_shrink_iters: 20, ..random::config(count.div_ceil(RUNNERS), runner) };
     let checked = |case: Case| check(&case).map_err(TestCaseError::fail);
-    let run = |_| TestRunner::new(config.clone()).run(&strategy, checked).err();
+    let run = |runner| TestRunner::new(config(runner)).run(&strategy, checked).err();
     let failures: Vec<_> =
         (0..RUNNERS).into_par_iter().filter_map(run).map(|error| error.to_string()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
