@@ -1,5 +1,5 @@
-// What the host hands to every kernel, in one struct; a kernel reads what concerns it. `launch.rs` mirrors it
-// field by field.
+// What the host hands to every kernel, in one struct; a kernel reads what concerns it. `arguments.rs` mirrors it
+// field by field. After it, what every kernel finds its place by.
 //
 // Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
 // `chunks` of `chunk` frames; the backward pass also in `segments` of whole chunks. A pass covers the states
@@ -37,6 +37,7 @@ struct Arguments {
   // Carried from kernel to kernel.
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk
+  u8* segment_resets;        // {batch, segments}: the same of segments, where there are several
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
   State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
@@ -95,5 +96,28 @@ struct Arguments {
   int write_final;          // this pass ends in final_state, or begins with its gradient
 };
 
+// States of a pass, and their reals.
+#define SLOTS (LANES * STATES)
+#define SLOT_WIDTH (SLOTS * COMPONENTS)
+
 #define MARK_RESET 1
 #define MARK_SKIP 2
+
+// The host folds blocks that are too many for one axis.
+__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+
+// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
+__device__ __forceinline__ i64 take(i64& index, i64 by) {
+  if (by == 1) return 0;
+  if (index >> 32 == 0 && by >> 32 == 0) {
+    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
+    index = quotient;
+    return rest;
+  }
+  const i64 rest = index % by;
+  index /= by;
+  return rest;
+}
+
+// The frame that scan index i stands for.
+__device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args.reverse ? args.seq - 1 - i : i; }

@@ -350,6 +350,14 @@ __device__ __forceinline__ void put_source(Frames* frames, const Arguments& args
   put(frames, thread, r, values);
 }
 
+// Sums what the lanes of a channel have; those that differ in bits below FIRST have sums of their own.
+template <int FIRST = 1>
+__device__ __forceinline__ Real sum_lanes(Real value) {
+#pragma unroll
+  for (int bit = FIRST; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
+  return value;
+}
+
 #if !SUMMARY
 // --- The walk forward -----------------------------------------------------------------------------------------
 
@@ -480,9 +488,7 @@ __device__ __forceinline__ Real sum_of_own_frame(const Real (&values)[SPAN], con
   }
   Real sum = odd ? halves[1] : halves[0];
   sum += __shfl_xor_sync(ALL_LANES, odd ? halves[0] : halves[1], thread_bit(1));
-#pragma unroll
-  for (int bit = SPAN; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
-  return sum;
+  return sum_lanes<SPAN>(sum);
 }
 
 // Sums over the states of what becomes dx, dΔ and dz of the frames that a thread owns.
@@ -493,26 +499,43 @@ struct OwnSums {
 #endif
 };
 
+// States of a lane over a span.
 typedef State SpanStates[SPAN][STATES];
 
+// Those of B or C, whose frames are rows.
+__device__ __forceinline__ void load_span(SpanStates& states, const Real (*rows)[SLOT_WIDTH], const Thread& thread) {
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) load_lane(states[f], &rows[f][thread.lane * LANE_WIDTH]);
+}
+
+// B or C of a span, and the sums of its gradient: where it is constant, one for each channel, over time; else one for each
+// frame, over the pair.
+template <bool CONSTANT>
+struct Operand {
+  static constexpr int COUNT = CONSTANT ? PAIR : SPAN;
+  const State (&values)[COUNT][STATES];
+  State (&sums)[COUNT][STATES];
+
+  __device__ __forceinline__ State at(int p, int f, int s) const { return values[CONSTANT ? p : f][s]; }
+
+  __device__ __forceinline__ void add(int p, int f, int s, State gradient) const {
+    State& sum = sums[CONSTANT ? p : f][s];
+    sum = !CONSTANT && p == 0 ? gradient : gradient + sum;
+  }
+};
+
 // One channel of a span, walked forward from what was kept, then back.
-__device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p, SpanStates& db, SpanStates& dc,
-                                             [[maybe_unused]] const SpanStates& span_b, [[maybe_unused]] const SpanStates& span_c,
-                                             const Real* kept, const Span& delta, const Span& x, const Span& dy,
-                                             const Marks& marks, int first) {
+__device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p, const Operand<B_CONSTANT>& operand_b,
+                                             const Operand<C_CONSTANT>& operand_c, const Real* kept, const Span& delta,
+                                             const Span& x, const Span& dy, const Marks& marks, int first) {
   State before[STATES], e[SPAN][STATES], h[SPAN][STATES];
   load_lane(before, kept + (p * 32 + thread.place) * LANE_WIDTH);
 #pragma unroll
   for (int f = 0; f < SPAN; f++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-#if B_CONSTANT
-      const State b = thread.b[p][s];
-#else
-      const State b = span_b[f][s];
-#endif
       e[f][s] = decay(thread.a[p][s], delta[f][p]);
-      const State in = input_of(thread.a[p][s], delta[f][p], e[f][s], b, x[f][p]);
+      const State in = input_of(thread.a[p][s], delta[f][p], e[f][s], operand_b.at(p, f, s), x[f][p]);
       h[f][s] = marks.reset(first + f) ? in : e[f][s] * (f > 0 ? h[f - 1][s] : before[s]) + in;
     }
   }
@@ -523,11 +546,7 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
   for (int f = 0; f < SPAN; f++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-#if C_CONSTANT
-      const Real of_y = real_part(thread.c[p][s] * h[f][s]);
-#else
-      const Real of_y = real_part(span_c[f][s] * h[f][s]);
-#endif
+      const Real of_y = real_part(operand_c.at(p, f, s) * h[f][s]);
       y[f] = s > 0 ? y[f] + of_y : of_y;
     }
   }
@@ -540,29 +559,10 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
     const bool reset = marks.reset(first + f);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      const State a = thread.a[p][s];
-#if B_CONSTANT
-      const State b = thread.b[p][s];
-      State& to_b = thread.db[p][s];
-      const bool first_b = false;
-#else
-      const State b = span_b[f][s];
-      State& to_b = db[f][s];
-      const bool first_b = p == 0;
-#endif
-#if C_CONSTANT
-      const State c = thread.c[p][s];
-      State& to_c = thread.dc[p][s];
-      const bool first_c = false;
-#else
-      const State c = span_c[f][s];
-      State& to_c = dc[f][s];
-      const bool first_c = p == 0;
-#endif
+      const State a = thread.a[p][s], b = operand_b.at(p, f, s), c = operand_c.at(p, f, s);
       const State lambda = conjugate(c) * dy[f][p] + thread.adjoint[p][s];
       const State previous = f > 0 ? h[f - 1][s] : before[s];
-      const State of_c = conjugate(h[f][s]) * dy[f][p];
-      to_c = first_c ? of_c : of_c + to_c;
+      operand_c.add(p, f, s, conjugate(h[f][s]) * dy[f][p]);
       const State carried = conjugate(e[f][s]) * lambda;
 #if GAIN_IS_DELTA
       // ∂a/∂A = Δa and ∂a/∂Δ = Aa share λ conj(a h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B).
@@ -580,7 +580,7 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
       const Real of_delta = real_part(d_a * conjugate(partials.a_by_delta) + d_g * conjugate(partials.g_by_delta));
       const Real of_x = real_part(through_gain * conjugate(b));
 #endif
-      to_b = first_b ? of_b : of_b + to_b;
+      operand_b.add(p, f, s, of_b);
       to_x[f] = s > 0 ? to_x[f] + of_x : of_x;
       to_delta[f] = s > 0 ? to_delta[f] + of_delta : of_delta;
       thread.adjoint[p][s] = reset ? to_state(0) : carried;
@@ -764,16 +764,20 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
     }
     __syncwarp();
 
-    SpanStates b, c, db, dc;
-#pragma unroll
-    for (int f = 0; f < SPAN; f++) {
 #if TILE_B
-      load_lane(b[f], &shared.b[k * SPAN + f][thread.lane * LANE_WIDTH]);
+    SpanStates b, db;
+    load_span(b, &shared.b[k * SPAN], thread);
+    const Operand<false> operand_b{b, db};
+#else
+    const Operand<true> operand_b{thread.b, thread.db};
 #endif
 #if TILE_C
-      load_lane(c[f], &shared.c[k * SPAN + f][thread.lane * LANE_WIDTH]);
+    SpanStates c, dc;
+    load_span(c, &shared.c[k * SPAN], thread);
+    const Operand<false> operand_c{c, dc};
+#else
+    const Operand<true> operand_c{thread.c, thread.dc};
 #endif
-    }
     OwnSums sums;
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
@@ -783,7 +787,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
       load_span(delta, warp.delta, thread, k * SPAN);
       load_inputs(x, warp, delta, thread, k * SPAN);
       load_span(span_dy, warp.dy, thread, 0);
-      walk_channel(sums, thread, p, db, dc, b, c, warp.spans[k], delta, x, span_dy, marks, k * SPAN);
+      walk_channel(sums, thread, p, operand_b, operand_c, warp.spans[k], delta, x, span_dy, marks, k * SPAN);
       if (p == 0 && k > 0) {
         // Now, because the operands' loads above wait for stores, and would for these loads too.
         const bool next = sequence.owns(thread, 0);  // a span that is not the last is whole
@@ -946,13 +950,6 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 }
 
 #if SUMMARY
-// Sums what the lanes of a channel have.
-__device__ __forceinline__ Real sum_lanes(Real value) {
-#pragma unroll
-  for (int bit = 1; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
-  return value;
-}
-
 // What the walk of the adjoints reads, from the last span of a tile on: it is on its way before the walk begins.
 struct IncomingAdjoints {
   Pair dt[AHEAD], dy[AHEAD], z[AHEAD];
@@ -1144,9 +1141,7 @@ __device__ __forceinline__ void end_block(const Thread& thread, [[maybe_unused]]
   const auto add_channel = [&](Real* parts, const Real(&sums)[PAIR]) {
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
-      Real sum = sums[p];
-#pragma unroll
-      for (int bit = 1; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
+      const Real sum = sum_lanes(sums[p]);
       Real* to = parts + channel0 + p;
       if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
     }

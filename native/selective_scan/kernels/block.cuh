@@ -6,11 +6,8 @@
 // A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY, USE_Z before it includes this.
 
 #define THREADS (WARPS * 32)
-#define SLOTS (LANES * STATES)
-#define SLOT_WIDTH (SLOTS * COMPONENTS)
 // Reals of the states of a thread.
 #define LANE_WIDTH (STATES * COMPONENTS)
-#define HAS_SLOPE (SOFTPLUS || LIMIT)
 #define ALL_LANES 0xffffffffu
 
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of whole warps");
@@ -22,8 +19,6 @@ struct Place {
   i64 group_b, group_c;  // of b and of c
   int channels;
 };
-
-__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
 
 // The group of channels, out of `groups`, that channel0 lies in.
 __device__ __forceinline__ i64 group_of(const Arguments& args, i64 channel0, i64 groups) {
@@ -37,19 +32,6 @@ __device__ __forceinline__ void set_channels(Place& place, const Arguments& args
   place.channels = left < CHANNELS ? (int)left : CHANNELS;
   place.group_b = group_of(args, place.channel0, args.groups_b);
   place.group_c = group_of(args, place.channel0, args.groups_c);
-}
-
-// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
-__device__ __forceinline__ i64 take(i64& index, i64 by) {
-  if (by == 1) return 0;
-  if (index >> 32 == 0 && by >> 32 == 0) {
-    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
-    index = quotient;
-    return rest;
-  }
-  const i64 rest = index % by;
-  index /= by;
-  return rest;
 }
 
 // Neighbouring blocks are neighbours in channels: they share b and c in the cache.
@@ -68,9 +50,6 @@ __device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& pla
   i64 end = chunk_begin(args, place) + args.chunk;
   return end < args.seq ? end : args.seq;
 }
-
-// The frame that scan index i stands for.
-__device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args.reverse ? args.seq - 1 - i : i; }
 
 // A channel's lanes are thread bits 0 and from CHANNELS_PER_WARP up: then the addresses of a warp, be they of channels or
 // of states, repeat at a distance of one or two threads, and an access of 16 bytes to shared memory takes 2 cycles, not 4

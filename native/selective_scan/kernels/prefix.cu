@@ -1,14 +1,14 @@
 // From what each chunk does to the state at each boundary: a scan over the chunks, in place.
 //
 // `boundary_states` holds the end state of each chunk from zero; after this, the state before each chunk.
-// `boundary_adjoints` holds what each chunk adds to the gradient before it; after this, the gradient after each
-// chunk: there, the chunks are the segments of backward.cu. One thread a state; AHEAD chunks are read before they are used, so that their latencies overlap.
+// ADJOINTS: `boundary_adjoints` instead, from the last chunk to the first. It holds what each chunk adds to the gradient
+// before it; after this, the gradient after each chunk. There, the chunks are the segments of backward.cu.
+// One thread a state; AHEAD chunks are read before they are used, so that their latencies overlap.
 
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define SLOTS (LANES * STATES)
 #define PREFIX_THREADS 128
 #define AHEAD 8
 
@@ -32,30 +32,29 @@ __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& 
 #endif
 }
 
-// Walks `count` chunks from `chunk` in steps of `step`: each place takes what was carried to it, and gives on
-// decay · carried + what it held.
-template <bool ADJOINT>
-__device__ __forceinline__ State walk(const Arguments& args, const Line& line, State a, State carried, i64 chunk, i64 step,
-                                      int count) {
+// Walks `count` chunks from `chunk` on: each place takes what was carried to it, and gives on decay · carried + what it
+// held.
+__device__ __forceinline__ State walk(const Arguments& args, const Line& line, State a, State carried, i64 chunk, int count) {
+  constexpr int STEP = ADJOINTS ? -1 : 1;
   State held[AHEAD], decays[AHEAD];
   bool resets[AHEAD];
   auto place = [&](i64 k) -> State& {
-    const i64 boundary = (line.row * args.chunks + chunk + k * step) * args.dim + line.channel;
-    return ADJOINT ? args.boundary_adjoints[boundary * SLOTS + line.slot]
-                   : args.boundary_states[boundary * args.boundary_width + args.boundary_first + line.slot];
+    const i64 boundary = (line.row * args.chunks + chunk + k * STEP) * args.dim + line.channel;
+    return ADJOINTS ? args.boundary_adjoints[boundary * SLOTS + line.slot]
+                    : args.boundary_states[boundary * args.boundary_width + args.boundary_first + line.slot];
   };
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
     if (k < count) {
       held[k] = place(k);
-      decays[k] = chunk_decay(args, line, a, chunk + k * step, resets[k]);
+      decays[k] = chunk_decay(args, line, a, chunk + k * STEP, resets[k]);
     }
   }
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
     if (k < count) {
       place(k) = carried;
-      const State decay = ADJOINT ? conjugate(decays[k]) : decays[k];
+      const State decay = ADJOINTS ? conjugate(decays[k]) : decays[k];
       carried = resets[k] ? held[k] : decay * carried + held[k];
     }
   }
@@ -63,7 +62,7 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
 }
 
 extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const Arguments args) {
-  const i64 index = ((i64)blockIdx.y * gridDim.x + blockIdx.x) * PREFIX_THREADS + threadIdx.x;
+  const i64 index = block_index() * PREFIX_THREADS + threadIdx.x;
   Line line;
   line.slot = (int)(index % SLOTS);
   line.channel = index / SLOTS % args.dim;
@@ -71,19 +70,10 @@ extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const A
   const i64 n = args.first_state + line.slot;
   if (line.row >= args.batch || n >= args.state) return;
   const State a = args.a[line.channel * args.state + n];
-  const i64 end = (line.row * args.dim + line.channel) * args.state + n;
-
-#if WITH_STATES
-  State state = args.write_final && args.initial_state ? args.initial_state[end] : to_state(0);
-  for (i64 chunk = 0; chunk < args.chunks; chunk += AHEAD) {
-    const i64 left = args.chunks - chunk;
-    state = walk<false>(args, line, a, state, chunk, 1, left < AHEAD ? (int)left : AHEAD);
+  const State* given = ADJOINTS ? args.dfinal_state : args.initial_state;
+  State carried = args.write_final && given ? given[(line.row * args.dim + line.channel) * args.state + n] : to_state(0);
+  for (i64 walked = 0; walked < args.chunks; walked += AHEAD) {
+    const i64 left = args.chunks - walked;
+    carried = walk(args, line, a, carried, ADJOINTS ? left - 1 : walked, left < AHEAD ? (int)left : AHEAD);
   }
-#endif
-#if WITH_ADJOINTS
-  State adjoint = args.write_final && args.dfinal_state ? args.dfinal_state[end] : to_state(0);
-  for (i64 chunk = args.chunks - 1; chunk >= 0; chunk -= AHEAD) {
-    adjoint = walk<true>(args, line, a, adjoint, chunk, -1, chunk + 1 < AHEAD ? (int)(chunk + 1) : AHEAD);
-  }
-#endif
 }

@@ -4,33 +4,17 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define SLOTS (LANES * STATES)
-#define SLOT_WIDTH (SLOTS * COMPONENTS)
 #define COLUMNS 32
 #define SLICES 8
 
-// Neighbouring components that a thread sums, in one access.
-#define PACK (SLOT_WIDTH % 4 == 0 && sizeof(Real) == 4 ? 4 : SLOT_WIDTH % 2 == 0 ? 2 : 1)
-#define PACKS (SLOT_WIDTH / PACK)
+// VECTOR: neighbouring components that a thread sums, in one access.
+#define PACKS (SLOT_WIDTH / VECTOR)
 
-struct alignas(PACK * sizeof(Real)) Pack {
-  Real reals[PACK];
+static_assert(SLOT_WIDTH % VECTOR == 0, "components are whole accesses");
+
+struct alignas(VECTOR * sizeof(Real)) Pack {
+  Real reals[VECTOR];
 };
-
-__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
-
-// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
-__device__ __forceinline__ i64 take(i64& index, i64 by) {
-  if (by == 1) return 0;
-  if (index >> 32 == 0 && by >> 32 == 0) {
-    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
-    index = quotient;
-    return rest;
-  }
-  const i64 rest = index % by;
-  index /= by;
-  return rest;
-}
 
 // Neighbouring components of dB or dC of a group in a frame.
 struct Components {
@@ -42,7 +26,7 @@ struct Components {
 
 // The components of this index among those of a projection in the piece; false where there is no such frame.
 __device__ __forceinline__ bool find_components(const Arguments& args, Components& components, i64 groups, i64 index) {
-  const int column = (int)take(index, PACKS) * PACK;
+  const int column = (int)take(index, PACKS) * VECTOR;
   const i64 group = take(index, groups), in_piece = take(index, args.piece_frames), segment = take(index, args.segments);
   const i64 row = index, in_segment = args.piece_first + in_piece, i = segment * args.segment + in_segment;
   const i64 left = (args.state - args.first_state) * COMPONENTS - column;
@@ -50,11 +34,10 @@ __device__ __forceinline__ bool find_components(const Arguments& args, Component
   const i64 contributions = args.units * args.blocks_per_unit;
   components.parts += row * args.parts_row + segment * args.parts_segment +
                       (in_piece * contributions + group * (contributions / groups)) * SLOT_WIDTH + column;
-  const i64 frame = row * args.seq + (args.reverse ? args.seq - 1 - i : i);
-  const i64 at = ((frame * groups + group) * args.state + args.first_state) * COMPONENTS + column;
+  const i64 at = (((row * args.seq + frame(args, i)) * groups + group) * args.state + args.first_state) * COMPONENTS + column;
   components.sums += at;
   components.target += at;
-  components.count = left < PACK ? (int)left : PACK;
+  components.count = left < VECTOR ? (int)left : VECTOR;
   return true;
 }
 
@@ -79,17 +62,17 @@ extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const 
     for (int k = slice; k < each; k += 4) {
       const Pack part = *reinterpret_cast<const Pack*>(components.parts + (i64)k * SLOT_WIDTH);
 #pragma unroll
-      for (int e = 0; e < PACK; e++) sum.reals[e] += part.reals[e];
+      for (int e = 0; e < VECTOR; e++) sum.reals[e] += part.reals[e];
     }
   }
 #pragma unroll
-  for (int e = 0; e < PACK; e++) {
+  for (int e = 0; e < VECTOR; e++) {
     sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], 16);
     sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], 8);
   }
   if (!here || slice > 0) return;
 #pragma unroll
-  for (int e = 0; e < PACK; e++) {
+  for (int e = 0; e < VECTOR; e++) {
     if (e >= components.count) break;
     Real value = sum.reals[e];
     if (args.accumulate) value += components.sums[e];

@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::policy::{Layout, Units};
+use super::policy::{Layout, Units, decay_by_sum};
 use crate::{ElementType, Inputs, Problem, Projection};
 
 /// `Arguments` of arguments.cuh, field by field; addresses are 0 where there is none.
@@ -36,6 +36,7 @@ pub(super) struct Arguments {
 
     pub(super) marks: CUdeviceptr,
     pub(super) chunk_resets: CUdeviceptr,
+    pub(super) segment_resets: CUdeviceptr,
     pub(super) boundary_states: CUdeviceptr,
     pub(super) boundary_adjoints: CUdeviceptr,
     pub(super) checkpoints: CUdeviceptr,
@@ -132,6 +133,23 @@ impl Arguments {
         self.boundary_width = layout.slots() as i64;
     }
 
+    /// Sets where the states at the boundaries of chunks lie, and the decays that lead to them or, after these have been
+    /// found, to the gradients at the boundaries of segments: each so many boundaries of so many slots.
+    pub(super) fn lay_out_boundaries(
+        &mut self,
+        problem: &Problem,
+        chunks: (usize, usize),
+        segments: (usize, usize),
+        at: &mut Workspace,
+    ) {
+        let sizes = Sizes::of(problem);
+        let by_sum = decay_by_sum(problem);
+        let states = |(boundaries, slots): (usize, usize)| boundaries * slots * sizes.state;
+        self.boundary_states = at.take(states(chunks));
+        self.delta_sums = at.take_if(by_sum, chunks.0.max(segments.0) * sizes.real);
+        self.decays = at.take_if(!by_sum, states(chunks).max(states(segments)));
+    }
+
     /// Sets how channels are dealt to blocks.
     pub(super) fn deal(&mut self, units: Units) {
         self.unit = units.unit as i64;
@@ -191,6 +209,16 @@ impl Sizes {
             exact: matches!(problem.element, ElementType::F32 | ElementType::F64),
         }
     }
+
+    /// Bytes of the states that one direction of the forward pass keeps for the backward pass, from this many chunks.
+    pub(super) fn checkpoints(&self, problem: &Problem, chunks: usize) -> usize {
+        problem.batch * chunks * problem.dim * problem.state * self.state
+    }
+
+    /// Where sums gather that end in `output`: there, or in so many bytes of the workspace where it is rounded.
+    pub(super) fn sums(&self, output: CUdeviceptr, bytes: usize, at: &mut Workspace) -> CUdeviceptr {
+        if self.exact { output } else { at.take_if(bytes > 0, bytes) }
+    }
 }
 
 pub(super) fn packings(
@@ -244,11 +272,12 @@ impl Arguments {
         self.write_final = i32::from(walk.direction == 0);
         self.marks = packings[walk.direction].marks;
         self.chunk_resets = packings[walk.direction].chunk_resets;
+        self.segment_resets = packings[walk.direction].segment_resets;
     }
 
     /// The same with segments for chunks.
-    pub(super) fn over_segments(&self, packing: &Packing) -> Self {
-        Self { chunk: self.segment, chunks: self.segments, chunk_resets: packing.segment_resets, ..*self }
+    pub(super) fn over_segments(&self) -> Self {
+        Self { chunk: self.segment, chunks: self.segments, chunk_resets: self.segment_resets, ..*self }
     }
 }
 

@@ -7,7 +7,7 @@ use super::device::Device;
 use super::launch::{
     Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
 };
-use super::policy::{Alignment, BackwardPlan, Configurations, Piece, decay_by_sum};
+use super::policy::{Alignment, BackwardPlan, Configurations, Piece};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads that sum a component of dB or dC.
@@ -22,6 +22,8 @@ pub(super) struct BackwardKernels {
     adjoints: Option<Boundaries>,
     backward: Kernel,
     reduce_projections: Kernel,
+    /// Components that a thread of it sums at once.
+    vector: usize,
     reduce_parameters: Kernel,
     round_constants: Kernel,
 }
@@ -48,19 +50,10 @@ impl BackwardKernels {
                 .transpose()?,
             backward: device.walking_kernel(configurations.backward(plan.tiles()), c"scan_backward")?,
             reduce_projections: device.kernel(reduce, REDUCE_PROJECTIONS, 256)?,
+            vector: reduce.vector,
             reduce_parameters: device.kernel(reduce, REDUCE_PARAMETERS, 256)?,
             round_constants: device.kernel(reduce, ROUND_CONSTANTS, 256)?,
         })
-    }
-}
-
-/// Components that a thread of reduce.cu sums at once.
-fn pack(problem: &Problem, slots: usize) -> usize {
-    let width = slots * problem.components();
-    match Sizes::of(problem).real {
-        4 if width.is_multiple_of(4) => 4,
-        _ if width.is_multiple_of(2) => 2,
-        _ => 1,
     }
 }
 
@@ -118,18 +111,13 @@ pub(super) fn lay_out_backward(
     let slots = plan.layout.slots();
     let own_states = plan.chunks > 1 && pass == Pass::Backward;
     let side_by_side = plan.segments > 1;
-    let by_sum = decay_by_sum(problem);
     let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
     let edges = problem.batch * plan.segments * problem.dim;
     let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
     let of_states = parts * slots * sizes.state;
 
-    let states = boundaries * plan.states.slots();
-    let decays = states.max(if side_by_side { edges * slots } else { 0 });
-    let delta_sums = boundaries.max(if side_by_side { edges } else { 0 });
-    arguments.boundary_states = at.take(states * sizes.state);
-    arguments.delta_sums = at.take_if(by_sum, delta_sums * sizes.real);
-    arguments.decays = at.take_if(!by_sum, decays * sizes.state);
+    let segments = if side_by_side { (edges, slots) } else { (0, 0) };
+    arguments.lay_out_boundaries(problem, (boundaries, plan.states.slots()), segments, at);
     let handed_on = side_by_side || plan.piece < plan.segment;
     arguments.boundary_adjoints = at.take_if(handed_on, edges * slots * sizes.state);
     arguments.da_parts = at.take(of_states);
@@ -137,47 +125,28 @@ pub(super) fn lay_out_backward(
     arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
 
     let several = walks(problem, slots).len() > 1;
-    let sequence = problem.batch * problem.seq * problem.dim * sizes.real;
-    if sizes.exact {
-        arguments.dx_sum = arguments.dx;
-        arguments.ddt_sum = arguments.ddt;
-        arguments.dz_sum = arguments.dz;
-    } else {
-        arguments.dx_sum = at.take_if(several, sequence);
-        arguments.ddt_sum = at.take_if(several, sequence);
-        arguments.dz_sum = at.take_if(several && problem.z, sequence);
-    }
+    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
+    arguments.dx_sum = sizes.sums(arguments.dx, sequence, at);
+    arguments.ddt_sum = sizes.sums(arguments.ddt, sequence, at);
+    arguments.dz_sum = sizes.sums(arguments.dz, if problem.z { sequence } else { 0 }, at);
 
     let contributions = plan.contributions(problem);
     let rows = problem.batch * plan.segments * plan.piece;
     let frames = problem.batch * problem.seq;
-    let between = !sizes.exact && sizes.directions > 1;
+    let between = if sizes.directions > 1 { frames * problem.state * sizes.state } else { 0 };
+    let constants = problem.dim * problem.state * sizes.state;
+    // The parts and the sums of a projection that varies, and those of one that is constant.
     let mut sums = |projection, gradient| match groups(projection) {
         Some(groups) => {
             let parts = at.take(rows * contributions * slots * sizes.state);
-            let sum = at.take_if(between, frames * groups * problem.state * sizes.state);
-            (parts, if sizes.exact { gradient } else { sum })
+            [parts, sizes.sums(gradient, groups * between, at), 0, 0]
         }
-        None => (0, 0),
+        None => [0, 0, at.take(of_states), sizes.sums(gradient, constants, at)],
     };
-    (arguments.db_parts, arguments.db_sum) = sums(problem.b, arguments.db);
-    (arguments.dc_parts, arguments.dc_sum) = sums(problem.c, arguments.dc);
-
-    let constants = problem.dim * problem.state * sizes.state;
-    if groups(problem.b).is_none() {
-        arguments.db_constant_parts = at.take(of_states);
-        arguments.db_constant = match sizes.exact {
-            true => arguments.db,
-            false => at.take(constants),
-        };
-    }
-    if groups(problem.c).is_none() {
-        arguments.dc_constant_parts = at.take(of_states);
-        arguments.dc_constant = match sizes.exact {
-            true => arguments.dc,
-            false => at.take(constants),
-        };
-    }
+    [arguments.db_parts, arguments.db_sum, arguments.db_constant_parts, arguments.db_constant] =
+        sums(problem.b, arguments.db);
+    [arguments.dc_parts, arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] =
+        sums(problem.c, arguments.dc);
     packings(problem, plan.chunks, plan.segments, at)
 }
 
@@ -248,8 +217,8 @@ impl Device {
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);
             if let Some(base) = checkpoints {
-                let kept = problem.batch * plan.chunks * problem.dim * problem.state;
-                arguments.boundary_states = base + (walk.direction * kept * sizes.state) as CUdeviceptr;
+                let kept = walk.direction * sizes.checkpoints(problem, plan.chunks);
+                arguments.boundary_states = base + kept as CUdeviceptr;
                 arguments.boundary_width = problem.state as i64;
                 arguments.boundary_first = walk.first_state as i64;
             }
@@ -259,7 +228,7 @@ impl Device {
                 states.find(&launcher, problem, &arguments)?;
             }
             if let Some(adjoints) = &kernels.adjoints {
-                adjoints.find(&launcher, problem, &arguments.over_segments(&packings[walk.direction]))?;
+                adjoints.find(&launcher, problem, &arguments.over_segments())?;
             }
             let workspace = [arguments.db_parts, arguments.dc_parts];
             for piece in plan.pieces(problem, alignment.sequences == 16) {
@@ -268,7 +237,7 @@ impl Device {
                 launcher.launch("backward", kernels.backward, blocks, &arguments)?;
                 if groups > 0 {
                     let rows = problem.batch * plan.segments * piece.frames;
-                    let packs = rows * groups * (slots * problem.components()).div_ceil(pack(problem, slots));
+                    let packs = rows * groups * slots * problem.components() / kernels.vector;
                     let blocks = packs.div_ceil(256 / REDUCTION_SLICES);
                     launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;
                 }

@@ -11,7 +11,7 @@ use crate::{Coefficients, ElementType, Method};
 pub enum Program {
     /// Resets and padding of packed rows.
     Marks,
-    /// The states at the boundaries of the chunks.
+    /// The states at the boundaries of the chunks, or the gradients at those of the segments.
     Prefix,
     /// The forward scan.
     Forward,
@@ -60,8 +60,7 @@ pub struct Configuration {
     pub softplus: bool,
     pub limit: bool,
     pub seq_idx: bool,
-    pub with_states: bool,
-    pub with_adjoints: bool,
+    pub adjoints: bool,
     pub lanes: usize,
     pub time_lanes: usize,
     pub states: usize,
@@ -107,8 +106,7 @@ impl Configuration {
             ("SOFTPLUS", usize::from(self.softplus)),
             ("LIMIT", usize::from(self.limit)),
             ("SEQ_IDX", usize::from(self.seq_idx)),
-            ("WITH_STATES", usize::from(self.with_states)),
-            ("WITH_ADJOINTS", usize::from(self.with_adjoints)),
+            ("ADJOINTS", usize::from(self.adjoints)),
             ("LANES", self.lanes),
             ("TIME_LANES", self.time_lanes),
             ("STATES", self.states),

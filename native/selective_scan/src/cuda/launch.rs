@@ -97,13 +97,11 @@ impl Launcher<'_> {
             let mut arguments = *arguments;
             arguments.walk(problem, &walk, packings);
             self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
+            if arguments.segment_resets != 0 {
+                self.clear(arguments.segment_resets, problem.batch * arguments.segments as usize)?;
+            }
             let tiles = problem.seq.div_ceil(kernel.threads as usize);
             self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
-            if arguments.segments > 1 {
-                let arguments = arguments.over_segments(&packings[walk.direction]);
-                self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
-                self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
-            }
         }
         Ok(())
     }
@@ -129,7 +127,7 @@ impl Boundaries {
     pub(super) fn of_states(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_states(), c"scan_forward")?,
-            prefix: device.kernel(configurations.prefix(true, false), c"scan_prefix", 128)?,
+            prefix: device.kernel(configurations.prefix(false), c"scan_prefix", 128)?,
             slots: configurations.layout.slots(),
         })
     }
@@ -137,7 +135,7 @@ impl Boundaries {
     pub(super) fn of_adjoints(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
             summary: device.walking_kernel(configurations.segment_adjoints(), c"scan_summary")?,
-            prefix: device.kernel(configurations.prefix(false, true), c"scan_prefix", 128)?,
+            prefix: device.kernel(configurations.prefix(true), c"scan_prefix", 128)?,
             slots: configurations.layout.slots(),
         })
     }
@@ -232,7 +230,7 @@ impl Device {
     pub fn checkpoint_bytes(&self, problem: &Problem) -> usize {
         let plan = self.properties().backward(problem);
         let sizes = Sizes::of(problem);
-        sizes.directions * problem.batch * plan.chunks * problem.dim * problem.state * sizes.state
+        sizes.directions * sizes.checkpoints(problem, plan.chunks)
     }
 
     /// Compiles and loads what a pass over a problem needs, for operands as an allocator of the driver aligns
@@ -261,7 +259,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
         unit: units.unit,
         alignment: Alignment::ALLOCATED,
     };
-    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(true, false)];
+    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(false)];
     let mut needed = Vec::new();
     let kernels = match pass {
         Pass::Forward => {
@@ -281,7 +279,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
                 needed.extend(of_states(&of(plan.states, plan.states_units)));
             }
             if plan.segments > 1 {
-                needed.extend([kernels.segment_adjoints(), kernels.prefix(false, true)]);
+                needed.extend([kernels.segment_adjoints(), kernels.prefix(true)]);
             }
             kernels
         }

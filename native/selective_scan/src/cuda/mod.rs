@@ -20,17 +20,17 @@
 //!
 //! Backward, the gradient λ of the state is a recurrence of the same decays, from the last frame to the first, that
 //! needs the states in that order. They are recomputed from those at the boundaries of chunks, which the forward pass
-//! has kept, or which are found as above. `backward.cu` takes a tile of a channel at once: a warp is eight lanes of
-//! states × four lanes of time, which scan their own frames and are then joined by a scan over the lanes, so that
-//! decays and states of the tile never leave the registers, and dB and dC are summed over a warp's channels there. Where
-//! batch and dim do not fill the device, segments of whole chunks are scanned side by side; what each adds to λ before
-//! it is linear too, and costs one more walk and `prefix.cu` over the segments. dB and dC are sums over channels: a block
-//! sums over its own, `reduce.cu` over the blocks, and so that few of these sums wait, segments are launched a piece at a
-//! time from their ends, each followed by its reduction. `policy.rs` chooses chunks, segments and pieces such that, from
-//! 2048 frames on, all of it stays below a tenth of the inputs. (Sequences of 2 bytes an element are half as large and
-//! their sums are not: there this holds from about a thousand channels on, and where there are several passes, the sums
-//! of dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every sum has a fixed order,
-//! so a call gives the same bits each time on the same device.
+//! has kept, or which are found as above. `backward.cu` walks a tile of frames forward and keeps the state before each
+//! span of four frames in shared memory; then it walks back, span by span: forward once more from what was kept, so that
+//! decays and states of the span stay in registers, and back through them. Where batch and dim do not fill the device,
+//! segments of whole chunks are scanned side by side; what each adds to λ before it is linear too, and costs one more
+//! walk and `prefix.cu` over the segments. dB and dC are sums over channels: over two in a thread's registers, over those
+//! of a warp and of a block in shared memory, over the blocks by `reduce.cu`. So that few of these sums wait, segments are
+//! launched a piece at a time from their ends, each followed by its reduction. `policy.rs` chooses chunks, segments and
+//! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Sequences of 2 bytes an element
+//! are half as large and their sums are not: there this holds from about a thousand channels on, and where there are
+//! several passes, the sums of dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every
+//! sum has a fixed order, so a call gives the same bits each time on the same device.
 //!
 //! Bidirectional scans are two walks in opposite directions that add to the same output; more states than a pass
 //! holds in registers are several passes. Both gather in the type of computation and are rounded once.

@@ -680,8 +680,7 @@ impl Configurations<'_> {
         softplus: false,
         limit: false,
         seq_idx: false,
-        with_states: false,
-        with_adjoints: false,
+        adjoints: false,
         lanes: 1,
         time_lanes: 1,
         states: 1,
@@ -704,8 +703,8 @@ impl Configurations<'_> {
         Self::NEUTRAL
     }
 
-    /// prefix.cu.
-    pub fn prefix(&self, with_states: bool, with_adjoints: bool) -> Configuration {
+    /// prefix.cu, over the states of chunks or over the adjoints of segments.
+    pub fn prefix(&self, adjoints: bool) -> Configuration {
         Configuration {
             program: Program::Prefix,
             element: self.problem.element.state_type(),
@@ -715,8 +714,7 @@ impl Configurations<'_> {
                 _ => Method::Zoh,
             },
             seq_idx: self.problem.seq_idx,
-            with_states,
-            with_adjoints,
+            adjoints,
             lanes: self.layout.lanes,
             states: self.layout.states,
             ..Self::NEUTRAL
@@ -725,12 +723,14 @@ impl Configurations<'_> {
 
     /// reduce.cu.
     pub fn reduce(&self) -> Configuration {
+        let width = self.layout.slots() * self.problem.components();
         Configuration {
             program: Program::Reduce,
             element: self.problem.element,
             complex: self.problem.complex,
             lanes: self.layout.lanes,
             states: self.layout.states,
+            vector: vector(Sizes::of(self.problem).real, 16, &[width]),
             ..Self::NEUTRAL
         }
     }

@@ -1,13 +1,11 @@
 //! The bound on the memory of the backward pass.
 
-use selective_scan::{ElementType, Problem, Projection};
+use selective_scan::{Problem, Projection};
 
-use crate::shapes::{block, problem};
+use crate::shapes::{bf16, block, f64, problem};
 
 /// From 2048 frames on, the workspace is less than a tenth of the sequences and parameters that flow in.
 pub fn backward_takes_a_tenth(workspace_bytes: impl Fn(&Problem) -> usize) {
-    let bf16 = |problem| Problem { element: ElementType::Bf16, ..problem };
-    let f64 = |problem| Problem { element: ElementType::F64, ..problem };
     let problems = [
         problem(8, 2048, 1536, 16),
         problem(1, 2048, 512, 16),

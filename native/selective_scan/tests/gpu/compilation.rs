@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use selective_scan::Problem;
 use selective_scan::cuda::Pass;
-use selective_scan::{ElementType, Problem};
 
 use crate::correctness::check;
 use crate::device;
-use crate::shapes::{block, problem};
+use crate::shapes::{bf16, block, problem};
 use crate::support::random;
 
 /// Allowed for all kernels of a pass on two cores.
@@ -20,9 +20,8 @@ const FROM_DISK_MS: f64 = 30.0;
 pub fn first_calls() {
     // The context is not the kernels' affair.
     device().host_buffer(1).unwrap();
-    let bf16 = Problem { element: ElementType::Bf16, ..problem(4, 197, 768, 16) };
     let step = Problem { seq: 1, initial_state: true, ..block(1, 1, 512, 16) };
-    for problem in [block(32, 60, 512, 16), bf16, step] {
+    for problem in [block(32, 60, 512, 16), bf16(problem(4, 197, 768, 16)), step] {
         for pass in [Pass::Forward, Pass::Backward] {
             let started = Instant::now();
             device().prepare(&problem, pass).unwrap_or_else(|error| panic!("{error}"));

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection, naive};
 
 use crate::on_device::OnDevice;
-use crate::shapes::{block, problem};
+use crate::shapes::{bf16, block, f64, problem};
 use crate::support::{Case, golden, random};
 use crate::{backward, device, forward};
 
@@ -112,21 +112,16 @@ pub fn golden_backward(quick: bool) {
     });
 }
 
-/// Runs a check over fresh random cases, in several runners side by side.
+/// Runs a check over random cases, in several runners side by side.
 fn run_random(
     count: u32,
     strategy: impl Strategy<Value = Case> + Sync,
     check: impl Fn(&Case) -> Result<(), String> + Sync,
 ) {
     const RUNNERS: u32 = 8;
-    let config = Config {
-        cases: count.div_ceil(RUNNERS),
-        failure_persistence: None,
-        max_shrink_iters: 20,
-        ..Config::default()
-    };
+    let config = |runner| Config { max_shrink_iters: 20, ..random::config(count.div_ceil(RUNNERS), runner) };
     let checked = |case: Case| check(&case).map_err(TestCaseError::fail);
-    let run = |_| TestRunner::new(config.clone()).run(&strategy, checked).err();
+    let run = |runner| TestRunner::new(config(runner)).run(&strategy, checked).err();
     let failures: Vec<_> =
         (0..RUNNERS).into_par_iter().filter_map(run).map(|error| error.to_string()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -151,9 +146,9 @@ pub fn checkpoints(quick: bool) {
     // Long enough for memory to be bounded, so with other distances between the states that are kept.
     let long = block(1, 2500, 33, 16);
     let problems = vec![
-        Problem { element: ElementType::Bf16, ..long.clone() },
+        bf16(long.clone()),
         Problem { complex: true, bidirectional: true, ..long.clone() },
-        Problem { element: ElementType::F64, state: 40, ..long.clone() },
+        f64(Problem { state: 40, ..long.clone() }),
         problem(1, 2500, 20, 16),
         long,
     ];
@@ -371,10 +366,9 @@ pub fn slices(_: bool) {
     let constant = Problem { b: Projection::Constant, bidirectional: true, ..block(6, 400, 128, 16) };
     let grouped =
         Problem { c: Projection::PerFrame { groups: 4 }, reverse: true, ..problem(32, 60, 512, 16) };
-    let bf16 = Problem { element: ElementType::Bf16, ..block(4, 512, 512, 16) };
     // Rows that do not begin at whole packs stay in one slice.
     let odd = problem(8, 301, 255, 7);
-    let problems = [packed, constant, grouped, bf16, odd];
+    let problems = [packed, constant, grouped, bf16(block(4, 512, 512, 16)), odd];
     let cases = problems.into_iter().enumerate().map(|(seed, problem)| random::case(problem, seed as u64));
     all(cases.collect(), |case: Case| {
         let got = case.forward(forward);

@@ -5,7 +5,7 @@ use selective_scan::{ElementType, Error, Problem, Projection, naive};
 
 use crate::bounds;
 use crate::on_device::{Memory, OnDevice};
-use crate::shapes::{block, problem};
+use crate::shapes::{bf16, block, problem};
 use crate::support::{Case, random};
 use crate::{backward, device, forward};
 
@@ -21,11 +21,9 @@ fn all_bits(case: &Case) -> Vec<Vec<u64>> {
 }
 
 pub fn same_bits(_: bool) {
-    let bf16 = Problem { element: ElementType::Bf16, ..block(8, 700, 200, 16) };
     let constant = Problem { b: Projection::Constant, bidirectional: true, ..block(5, 300, 96, 33) };
-    for (seed, problem) in
-        [block(32, 60, 512, 16), block(4, 2048, 256, 16), bf16, constant].into_iter().enumerate()
-    {
+    let problems = [block(32, 60, 512, 16), block(4, 2048, 256, 16), bf16(block(8, 700, 200, 16)), constant];
+    for (seed, problem) in problems.into_iter().enumerate() {
         let case = random::case(problem, seed as u64);
         let first = all_bits(&case);
         for _ in 0..3 {
@@ -52,9 +50,10 @@ pub fn many_threads(_: bool) {
 
 /// The same bits as from host memory, and no address is followed that is not the device's.
 pub fn in_place(_: bool) {
-    let bf16 = Problem { element: ElementType::Bf16, ..block(3, 700, 64, 16) };
     let complex = Problem { complex: true, bidirectional: true, ..block(2, 100, 48, 8) };
-    for (seed, problem) in [block(4, 60, 128, 16), bf16, complex].into_iter().enumerate() {
+    for (seed, problem) in
+        [block(4, 60, 128, 16), bf16(block(3, 700, 64, 16)), complex].into_iter().enumerate()
+    {
         let case = random::case(problem, seed as u64);
         let expected = all_bits(&case);
         let on_device = OnDevice::new(case);

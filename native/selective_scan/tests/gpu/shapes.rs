@@ -1,4 +1,5 @@
 //! Plain problems of a given shape.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use selective_scan::{Coefficients, ElementType, Method, Problem, Projection};
 
@@ -30,4 +31,14 @@ pub fn problem(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
 /// The same with what a Mamba block adds.
 pub fn block(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
     Problem { d: true, z: true, dt_bias: true, dt_softplus: true, ..problem(batch, seq, dim, state) }
+}
+
+/// The same in bfloat16.
+pub fn bf16(problem: Problem) -> Problem {
+    Problem { element: ElementType::Bf16, ..problem }
+}
+
+/// The same in double precision.
+pub fn f64(problem: Problem) -> Problem {
+    Problem { element: ElementType::F64, ..problem }
 }

@@ -1,9 +1,9 @@
 //! Shapes at the ends of what is allowed.
 
-use selective_scan::{ElementType, Method, Problem, Projection};
+use selective_scan::{Method, Problem, Projection};
 
 use crate::correctness::{all, check};
-use crate::shapes::{block, problem};
+use crate::shapes::{bf16, block, f64, problem};
 use crate::support::random;
 
 pub fn shapes(_: bool) {
@@ -12,8 +12,6 @@ pub fn shapes(_: bool) {
         c: Projection::PerFrame { groups: c },
         ..problem
     };
-    let bf16 = |problem| Problem { element: ElementType::Bf16, ..problem };
-    let f64 = |problem| Problem { element: ElementType::F64, ..problem };
     let problems = [
         problem(1, 1, 1, 1),
         problem(1, 1_000_000, 1, 1),
