@@ -37,8 +37,9 @@ struct Arguments {
   // Carried from kernel to kernel.
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk
-  u8* segment_resets;        // {batch, segments}: the same of segments, where there are several
+  u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
+  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it
   State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk
@@ -73,6 +74,8 @@ struct Arguments {
   i64 rows_per_block;       // batch rows that one thread block of the backward pass walks in turn
   i64 segment;              // frames of a segment: segments are walked side by side by the backward pass
   i64 segments;             // in a row
+  i64 adjoint_chunk;        // frames of which a block walks the adjoints alone: a segment is made of whole ones
+  i64 adjoint_chunks;       // in a row
   i64 piece_first;          // the first and the number of the frames of every segment that a launch of the
   i64 piece_frames;         // backward pass covers
   i64 parts_row;            // reals from a row's sums in db_parts and dc_parts to the next row's

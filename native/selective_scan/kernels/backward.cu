@@ -19,8 +19,9 @@
 // its states alone and keeps each tile's first. Every sum is taken in a fixed order: the same call gives the same bits.
 // Sums over the blocks, rows and segments are left to reduce.cu.
 //
-// SUMMARY: scan_summary, which finds what each segment adds to the gradient of the state before it if that after it
-// is zero; prefix.cu makes of these the gradients after each segment.
+// SUMMARY: scan_summary, which finds what each adjoint chunk adds to the gradient of the state before it if that after it
+// is zero; prefix.cu makes of these the gradients after each segment. This walk is short on instructions and bound by its
+// own chain of operations where warps are few: a segment has several such chunks.
 
 #define USE_X !SUMMARY
 #define USE_B !SUMMARY
@@ -1043,8 +1044,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   const i64 index = block_index();
   if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
   const Place place = find_place(args, index);
-  if (place.chunk == 0) return;  // nothing comes before it
   const i64 begin = chunk_begin(args, place), frames = chunk_end(args, place) - begin;
+  if (begin < args.segment) return;  // no segment comes before it
 
   Thread thread;
   begin_block(thread, shared, args, place);
@@ -1066,7 +1067,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
     if (p < thread.here && thread.lane == 0) args.delta_sums[boundary] = sum;
 #endif
     if (p >= thread.here) continue;
-    store_states(thread.adjoint[p], args.boundary_adjoints + boundary * SLOTS, SLOTS, thread.lane);
+    store_states(thread.adjoint[p], args.adjoint_ends + boundary * SLOTS, SLOTS, thread.lane);
 #if !DECAY_BY_SUM
     store_states(thread.product[p], args.decays + boundary * SLOTS, SLOTS, thread.lane);
 #endif

@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments
     if (previous >= 0 && index_at(args, row, previous) != index) {
       mark = MARK_RESET;
       args.chunk_resets[row * args.chunks + i / args.chunk] = 1;
-      if (args.segment_resets) args.segment_resets[row * args.segments + i / args.segment] = 1;
+      if (args.adjoint_resets) args.adjoint_resets[row * args.adjoint_chunks + i / args.adjoint_chunk] = 1;
     }
   }
   args.marks[row * args.seq + i] = mark;

@@ -1,8 +1,8 @@
 // From what each chunk does to the state at each boundary: a scan over the chunks, in place.
 //
 // `boundary_states` holds the end state of each chunk from zero; after this, the state before each chunk.
-// ADJOINTS: `boundary_adjoints` instead, from the last chunk to the first. It holds what each chunk adds to the gradient
-// before it; after this, the gradient after each chunk. There, the chunks are the segments of backward.cu.
+// ADJOINTS: gradients instead, from the last chunk to the first. `adjoint_ends` holds what each adds to the gradient before
+// it, and `boundary_adjoints` gets the gradient after each segment, which is made of whole chunks.
 // One thread a state; AHEAD chunks are read before they are used, so that their latencies overlap.
 
 #include "number.cuh"
@@ -32,28 +32,41 @@ __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& 
 #endif
 }
 
-// Walks `count` chunks from `chunk` on: each place takes what was carried to it, and gives on decay · carried + what it
-// held.
+// Chunks of a segment.
+__device__ __forceinline__ u32 together(const Arguments& args) { return ADJOINTS ? (u32)(args.segment / args.chunk) : 1; }
+
+// Walks `count` chunks from `chunk` on: each takes what was carried to it, and gives on decay · carried + what it held.
 __device__ __forceinline__ State walk(const Arguments& args, const Line& line, State a, State carried, i64 chunk, int count) {
   constexpr int STEP = ADJOINTS ? -1 : 1;
   State held[AHEAD], decays[AHEAD];
   bool resets[AHEAD];
-  auto place = [&](i64 k) -> State& {
-    const i64 boundary = (line.row * args.chunks + chunk + k * STEP) * args.dim + line.channel;
-    return ADJOINTS ? args.boundary_adjoints[boundary * SLOTS + line.slot]
-                    : args.boundary_states[boundary * args.boundary_width + args.boundary_first + line.slot];
-  };
+  const auto boundary_of = [&](i64 k) { return (line.row * args.chunks + chunk + k * STEP) * args.dim + line.channel; };
+#if ADJOINTS
+  const State* ends = args.adjoint_ends + line.slot;
+  const int width = SLOTS;
+  const u32 per_segment = together(args);
+#else
+  State* ends = args.boundary_states + args.boundary_first + line.slot;
+  const i64 width = args.boundary_width;
+#endif
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
     if (k < count) {
-      held[k] = place(k);
+      held[k] = ends[boundary_of(k) * width];
       decays[k] = chunk_decay(args, line, a, chunk + k * STEP, resets[k]);
     }
   }
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
     if (k < count) {
-      place(k) = carried;
+#if ADJOINTS
+      const u32 next = (u32)(chunk - k + 1), segment = (next - 1) / per_segment;
+      if (next % per_segment == 0 || next == args.chunks) {
+        args.boundary_adjoints[((line.row * args.segments + segment) * args.dim + line.channel) * SLOTS + line.slot] = carried;
+      }
+#else
+      ends[boundary_of(k) * width] = carried;
+#endif
       const State decay = ADJOINTS ? conjugate(decays[k]) : decays[k];
       carried = resets[k] ? held[k] : decay * carried + held[k];
     }
@@ -72,8 +85,10 @@ extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const A
   const State a = args.a[line.channel * args.state + n];
   const State* given = ADJOINTS ? args.dfinal_state : args.initial_state;
   State carried = args.write_final && given ? given[(line.row * args.dim + line.channel) * args.state + n] : to_state(0);
-  for (i64 walked = 0; walked < args.chunks; walked += AHEAD) {
-    const i64 left = args.chunks - walked;
-    carried = walk(args, line, a, carried, ADJOINTS ? left - 1 : walked, left < AHEAD ? (int)left : AHEAD);
+  // Before the chunks of the first segment there is none.
+  const i64 count = args.chunks + 1 - together(args);
+  for (i64 walked = 0; walked < count; walked += AHEAD) {
+    const i64 chunk = ADJOINTS ? args.chunks - 1 - walked : walked, left = count - walked;
+    carried = walk(args, line, a, carried, chunk, left < AHEAD ? (int)left : AHEAD);
   }
 }

@@ -36,8 +36,9 @@ pub(super) struct Arguments {
 
     pub(super) marks: CUdeviceptr,
     pub(super) chunk_resets: CUdeviceptr,
-    pub(super) segment_resets: CUdeviceptr,
+    pub(super) adjoint_resets: CUdeviceptr,
     pub(super) boundary_states: CUdeviceptr,
+    pub(super) adjoint_ends: CUdeviceptr,
     pub(super) boundary_adjoints: CUdeviceptr,
     pub(super) checkpoints: CUdeviceptr,
     pub(super) delta_sums: CUdeviceptr,
@@ -70,6 +71,8 @@ pub(super) struct Arguments {
     pub(super) rows_per_block: i64,
     pub(super) segment: i64,
     pub(super) segments: i64,
+    pub(super) adjoint_chunk: i64,
+    pub(super) adjoint_chunks: i64,
     pub(super) piece_first: i64,
     pub(super) piece_frames: i64,
     pub(super) parts_row: i64,
@@ -133,21 +136,21 @@ impl Arguments {
         self.boundary_width = layout.slots() as i64;
     }
 
-    /// Sets where the states at the boundaries of chunks lie, and the decays that lead to them or, after these have been
-    /// found, to the gradients at the boundaries of segments: each so many boundaries of so many slots.
+    /// Sets where the states at so many boundaries of chunks lie, and the decays that lead to them or, after these have been
+    /// found, to the gradients at boundaries: of so many sums of Δ, or so many products of decays.
     pub(super) fn lay_out_boundaries(
         &mut self,
         problem: &Problem,
-        chunks: (usize, usize),
-        segments: (usize, usize),
+        (chunks, slots): (usize, usize),
+        (delta_sums, decays): (usize, usize),
         at: &mut Workspace,
     ) {
         let sizes = Sizes::of(problem);
         let by_sum = decay_by_sum(problem);
-        let states = |(boundaries, slots): (usize, usize)| boundaries * slots * sizes.state;
-        self.boundary_states = at.take(states(chunks));
-        self.delta_sums = at.take_if(by_sum, chunks.0.max(segments.0) * sizes.real);
-        self.decays = at.take_if(!by_sum, states(chunks).max(states(segments)));
+        let states = chunks * slots * sizes.state;
+        self.boundary_states = at.take(states);
+        self.delta_sums = at.take_if(by_sum, chunks.max(delta_sums) * sizes.real);
+        self.decays = at.take_if(!by_sum, states.max(decays * sizes.state));
     }
 
     /// Sets how channels are dealt to blocks.
@@ -187,7 +190,7 @@ impl Workspace {
 pub(super) struct Packing {
     pub(super) marks: CUdeviceptr,
     pub(super) chunk_resets: CUdeviceptr,
-    pub(super) segment_resets: CUdeviceptr,
+    pub(super) adjoint_resets: CUdeviceptr,
 }
 
 /// Shapes and sizes that both passes reckon with.
@@ -224,13 +227,13 @@ impl Sizes {
 pub(super) fn packings(
     problem: &Problem,
     chunks: usize,
-    segments: usize,
+    adjoint_chunks: usize,
     at: &mut Workspace,
 ) -> [Packing; 2] {
     let mut packing = |wanted: bool| Packing {
         marks: at.take_if(wanted, problem.batch * problem.seq),
         chunk_resets: at.take_if(wanted, problem.batch * chunks),
-        segment_resets: at.take_if(wanted && segments > 1, problem.batch * segments),
+        adjoint_resets: at.take_if(wanted && adjoint_chunks > 1, problem.batch * adjoint_chunks),
     };
     [packing(problem.seq_idx), packing(problem.seq_idx && problem.bidirectional)]
 }
@@ -272,12 +275,20 @@ impl Arguments {
         self.write_final = i32::from(walk.direction == 0);
         self.marks = packings[walk.direction].marks;
         self.chunk_resets = packings[walk.direction].chunk_resets;
-        self.segment_resets = packings[walk.direction].segment_resets;
+        self.adjoint_resets = packings[walk.direction].adjoint_resets;
     }
 
-    /// The same with segments for chunks.
-    pub(super) fn over_segments(&self) -> Self {
-        Self { chunk: self.segment, chunks: self.segments, chunk_resets: self.segment_resets, ..*self }
+    /// The same with adjoint chunks for chunks.
+    pub(super) fn over_adjoint_chunks(&self) -> Self {
+        // As what they add is kept in a gradient, so are their decays.
+        let decays = if self.adjoint_ends == self.dx { self.ddt } else { self.decays };
+        Self {
+            chunk: self.adjoint_chunk,
+            chunks: self.adjoint_chunks,
+            chunk_resets: self.adjoint_resets,
+            decays,
+            ..*self
+        }
     }
 }
 

@@ -58,6 +58,19 @@ impl BackwardKernels {
 }
 
 impl Arguments {
+    /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: in the gradient of x,
+    /// which is written later, or with what segments carry, where it does for one of each.
+    fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, aligned: bool) {
+        let in_gradients = plan.has_room_in_gradients(problem, aligned);
+        let (frames, ends) = match in_gradients {
+            true => (plan.adjoint_chunk, self.dx),
+            false => (plan.segment, self.boundary_adjoints),
+        };
+        self.adjoint_chunk = frames as i64;
+        self.adjoint_chunks = problem.seq.div_ceil(frames) as i64;
+        self.adjoint_ends = ends;
+    }
+
     /// Sets what a launch covers, and where its sums of dB and dC wait: in the workspace, or in the gradients of the
     /// frames of their own segment that are walked later.
     fn lay_out_parts(
@@ -116,8 +129,11 @@ pub(super) fn lay_out_backward(
     let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
     let of_states = parts * slots * sizes.state;
 
-    let segments = if side_by_side { (edges, slots) } else { (0, 0) };
-    arguments.lay_out_boundaries(problem, (boundaries, plan.states.slots()), segments, at);
+    let adjoints = match side_by_side {
+        true => (problem.batch * plan.adjoint_chunks(problem) * problem.dim, edges * slots),
+        false => (0, 0),
+    };
+    arguments.lay_out_boundaries(problem, (boundaries, plan.states.slots()), adjoints, at);
     let handed_on = side_by_side || plan.piece < plan.segment;
     arguments.boundary_adjoints = at.take_if(handed_on, edges * slots * sizes.state);
     arguments.da_parts = at.take(of_states);
@@ -147,7 +163,7 @@ pub(super) fn lay_out_backward(
         sums(problem.b, arguments.db);
     [arguments.dc_parts, arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] =
         sums(problem.c, arguments.dc);
-    packings(problem, plan.chunks, plan.segments, at)
+    packings(problem, plan.chunks, plan.adjoint_chunks(problem), at)
 }
 
 impl Device {
@@ -206,6 +222,8 @@ impl Device {
         arguments.ddt_bias = gradients.dt_bias.unwrap_or(0);
         arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
         let packings = lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
+        let aligned = alignment.sequences == 16;
+        arguments.lay_out_adjoints(problem, &plan, aligned);
 
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
@@ -228,10 +246,10 @@ impl Device {
                 states.find(&launcher, problem, &arguments)?;
             }
             if let Some(adjoints) = &kernels.adjoints {
-                adjoints.find(&launcher, problem, &arguments.over_segments())?;
+                adjoints.find(&launcher, problem, &arguments.over_adjoint_chunks())?;
             }
             let workspace = [arguments.db_parts, arguments.dc_parts];
-            for piece in plan.pieces(problem, alignment.sequences == 16) {
+            for piece in plan.pieces(problem, aligned) {
                 arguments.lay_out_parts(problem, &plan, &piece, workspace);
                 let blocks = row_blocks * plan.segments * contributions;
                 launcher.launch("backward", kernels.backward, blocks, &arguments)?;

@@ -97,8 +97,8 @@ impl Launcher<'_> {
             let mut arguments = *arguments;
             arguments.walk(problem, &walk, packings);
             self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
-            if arguments.segment_resets != 0 {
-                self.clear(arguments.segment_resets, problem.batch * arguments.segments as usize)?;
+            if arguments.adjoint_resets != 0 {
+                self.clear(arguments.adjoint_resets, problem.batch * arguments.adjoint_chunks as usize)?;
             }
             let tiles = problem.seq.div_ceil(kernel.threads as usize);
             self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
@@ -116,7 +116,7 @@ pub(super) fn find_marks(
     configurations.problem.seq_idx.then(marks).transpose()
 }
 
-/// The kernels that find the states at the boundaries of chunks, or the gradients at those of segments.
+/// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
 pub(super) struct Boundaries {
     summary: Kernel,
     prefix: Kernel,
@@ -134,7 +134,7 @@ impl Boundaries {
 
     pub(super) fn of_adjoints(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
-            summary: device.walking_kernel(configurations.segment_adjoints(), c"scan_summary")?,
+            summary: device.walking_kernel(configurations.chunk_adjoints(), c"scan_summary")?,
             prefix: device.kernel(configurations.prefix(true), c"scan_prefix", 128)?,
             slots: configurations.layout.slots(),
         })
@@ -279,7 +279,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
                 needed.extend(of_states(&of(plan.states, plan.states_units)));
             }
             if plan.segments > 1 {
-                needed.extend([kernels.segment_adjoints(), kernels.prefix(true)]);
+                needed.extend([kernels.chunk_adjoints(), kernels.prefix(true)]);
             }
             kernels
         }

@@ -70,7 +70,10 @@ const WARP_SHARE: f64 = 0.035;
 const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (8, 300.0, 130.0), (16, 250.0, 80.0)];
 /// What a launch costs, in frames, and the walk of the adjoints alone, as a share of the walk back.
 const LAUNCH_FRAMES: usize = 8;
-const ADJOINTS_SHARE: f64 = 0.25;
+const ADJOINTS_SHARE: f64 = 0.15;
+/// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
+const WARPS_OF_ADJOINTS: usize = 24;
+const SHORTEST_OF_ADJOINTS: usize = 32;
 
 /// Registers of a multiprocessor, and shared memory that a block costs beside its own.
 const REGISTERS: usize = 65_536;
@@ -146,6 +149,9 @@ pub struct BackwardPlan {
     pub segment: usize,
     /// Segments a row.
     pub segments: usize,
+    /// Frames for which a block walks the adjoints alone, where there are several segments and the gradients have room for
+    /// what these add; a segment is made of whole ones.
+    pub adjoint_chunk: usize,
     /// Frames of every segment whose sums of dB and dC have room in the workspace.
     pub piece: usize,
     /// Rows that a thread block walks in turn.
@@ -163,14 +169,25 @@ impl BackwardPlan {
         problem.dim / self.units.unit * self.units.blocks
     }
 
+    /// Adjoint chunks a row.
+    pub const fn adjoint_chunks(&self, problem: &Problem) -> usize {
+        problem.seq.div_ceil(self.adjoint_chunk)
+    }
+
+    /// Whether what is needed only until the gradients of x and dt are written may lie there: passes must not add to them,
+    /// and their addresses must be `aligned`.
+    pub fn has_room_in_gradients(&self, problem: &Problem, aligned: bool) -> bool {
+        let one_pass = !problem.bidirectional && problem.state <= self.layout.slots();
+        aligned && one_pass && (problem.dim * problem.element.size()).is_multiple_of(16)
+    }
+
     /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then,
     /// where passes do not add to them and they are `aligned`, their dx and dΔ are room for a piece's sums of dB and dC.
     pub fn pieces(&self, problem: &Problem, aligned: bool) -> impl Iterator<Item = Piece> {
         let Self { segment, chunk, .. } = *self;
         let frame = problem.dim * problem.element.size();
         let sums = self.contributions(problem) * self.layout.slots() * Sizes::of(problem).words * 4;
-        let one_pass = !problem.bidirectional && problem.state <= self.layout.slots();
-        let free = aligned && one_pass && frame.is_multiple_of(16);
+        let free = self.has_room_in_gradients(problem, aligned);
         let in_workspace = self.piece.div_ceil(chunk);
         let mut left = segment.div_ceil(chunk);
         std::iter::from_fn(move || {
@@ -537,6 +554,21 @@ impl Properties {
         all * (walk + adjoints) * (1.0 + waiting)
     }
 
+    /// Frames of a segment, or of a part of it, for which a block walks the adjoints alone.
+    fn adjoint_chunk(&self, problem: &Problem, layout: &Layout, segment: usize, segments: usize) -> usize {
+        if segments == 1 {
+            return segment;
+        }
+        // Those of the first segment are not asked for.
+        let warps = problem.batch * blocks(problem, layout) * layout.warps * (segments - 1);
+        let wanted = (WARPS_OF_ADJOINTS * self.multiprocessors).div_ceil(warps);
+        // What a chunk adds to a channel has the room that its frames have in the gradient.
+        let width = layout.slots() * Sizes::of(problem).words * 4;
+        let shortest = SHORTEST_OF_ADJOINTS.max(width.div_ceil(problem.element.size()));
+        let whole = |&parts: &usize| segment.is_multiple_of(parts * SPAN) && segment / parts >= shortest;
+        segment / (1..=wanted).rev().find(whole).unwrap_or(1)
+    }
+
     /// Deals chunks to segments and launches.
     fn deal(
         &self,
@@ -570,6 +602,7 @@ impl Properties {
             1 => (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch),
             _ => 1,
         };
+        let segment = (per_segment * chunk).min(problem.seq);
         BackwardPlan {
             layout,
             units: Units { unit, blocks: unit.div_ceil(layout.channels) },
@@ -577,8 +610,9 @@ impl Properties {
             states_units,
             chunk,
             chunks,
-            segment: (per_segment * chunk).min(problem.seq),
+            segment,
             segments,
+            adjoint_chunk: self.adjoint_chunk(problem, &layout, segment, segments),
             piece: (piece * chunk).min(problem.seq),
             rows_per_block,
         }
@@ -810,12 +844,14 @@ impl Configurations<'_> {
         Configuration { vector: walking.vector.min(PAIR), ..walking }
     }
 
-    /// backward.cu, where it finds what its segments add to the gradients before them.
-    pub fn segment_adjoints(&self) -> Configuration {
+    /// backward.cu, where it finds what adjoint chunks add to the gradients before them.
+    pub fn chunk_adjoints(&self) -> Configuration {
+        let warps = WARPS_OF_ADJOINTS / Sizes::of(self.problem).words;
         Configuration {
             summary: true,
             b_constant: true,
             vector_b: 1,
+            min_blocks: (warps / self.layout.warps).max(1),
             shared_bytes: summary_bytes(self.problem, &self.layout),
             ..self.walking_back()
         }
