@@ -34,7 +34,7 @@ static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
 
 struct Tile {
   alignas(16) Real delta[CHANNELS][PITCH];
-  alignas(16) Real x[CHANNELS][PITCH];  // Δx where the gain is Δ; after the walk, Σ C h
+  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk, Σ C h
 #if TILE_B
   alignas(16) Real b[SLOT_WIDTH][PITCH];
 #endif
@@ -166,10 +166,7 @@ __device__ __forceinline__ void store_tile(Tile& tile, const Incoming& in, const
       for (int f = 0; f < Sequence::FRAMES; f++) {
         const bool here = r + f < rows && column < place.channels;
         delta[f] = here ? step_size(args, to_real(in.dt[k][f].elements[e]), bias, slope) : (Real)0;
-        x[f] = to_real(in.x[k][f].elements[e]);
-#if GAIN_IS_DELTA
-        x[f] *= delta[f];
-#endif
+        x[f] = scale_input(to_real(in.x[k][f].elements[e]), delta[f]);
       }
       const int row = e * ROW_STEP + column / VECTOR;
       Sequence::put(tile.delta, row, r, delta);
@@ -294,11 +291,26 @@ __device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& threa
   }
 }
 
-__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[4], QuadCoefficients& k) {
+__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Quad& operands, int s, [[maybe_unused]] int g) {
+#if B_CONSTANT
+  return thread.b[s];
+#else
+  return operands.b[s][g];
+#endif
+}
+
+// Where gains are known, inputs are taken in at once: neither b nor gains wait for the walk in registers.
+__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[4], const Quad& operands,
+                                                QuadCoefficients& k) {
 #pragma unroll
   for (int g = 0; g < 4; g++) {
 #pragma unroll
-    for (int s = 0; s < STATES; s++) k[s][g] = discretize(thread.a[s], delta[g]);
+    for (int s = 0; s < STATES; s++) {
+      k[s][g] = discretize(thread.a[s], delta[g]);
+#if HAS_GAIN
+      k[s][g].g = k[s][g].g * (b_of(thread, operands, s, g) * operands.x[g]);
+#endif
+    }
   }
 }
 
@@ -321,19 +333,15 @@ __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const
     [[maybe_unused]] State sum = to_state(0);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-#if B_CONSTANT
-      const State b = thread.b[s];
+#if HAS_GAIN
+      const State input = k[s][g].g;
 #else
-      const State b = operands.b[s][g];
+      const State input = b_of(thread, operands, s, g) * operands.x[g];
 #endif
-#if GAIN_IS_DELTA
-      const State next = k[s][g].a * thread.h[s] + b * operands.x[g];
-#else
-      const State next = k[s][g].a * thread.h[s] + k[s][g].g * (b * operands.x[g]);
-#endif
+      const State next = advance(k[s][g], thread.h[s], input);
       thread.h[s] = here ? next : thread.h[s];
 #if SUMMARY && !DECAY_BY_SUM
-      thread.product[s] = here ? k[s][g].a * thread.product[s] : thread.product[s];
+      thread.product[s] = here ? decay_of(k[s][g]) * thread.product[s] : thread.product[s];
 #elif !SUMMARY
 #if C_CONSTANT
       const State c = thread.c[s];
@@ -385,7 +393,7 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
       QuadCoefficients k;
       fetch_deltas(tile, thread, quad, delta);
       fetch_quad(tile, thread, quad, operands);
-      discretize_quad(thread, delta, k);
+      discretize_quad(thread, delta, operands, k);
       walk_quad<PARTIAL>(thread, tile, operands, k, r + p, rows, y + p);
     }
     sum_group(tile, thread, r, y);
@@ -400,7 +408,7 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
   Real ahead[4], last[GROUP];
   fetch_deltas(tile, thread, 0, ahead);
   fetch_quad(tile, thread, 0, operands);
-  discretize_quad(thread, ahead, k);
+  discretize_quad(thread, ahead, operands, k);
   fetch_deltas(tile, thread, 1, ahead);
 #pragma unroll
   for (int r = 0; r < TILE; r += GROUP) {
@@ -412,7 +420,7 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
       QuadCoefficients next_k;
       if (quad + 1 < QUADS) {
         fetch_quad(tile, thread, quad + 1, next_operands);
-        discretize_quad(thread, ahead, next_k);
+        discretize_quad(thread, ahead, next_operands, next_k);
         if (quad + 2 < QUADS) fetch_deltas(tile, thread, quad + 2, ahead);
       }
       walk_quad<false>(thread, tile, operands, k, r + p, TILE, y + p);
