@@ -155,27 +155,52 @@ __device__ __forceinline__ Real scale_input(Real x, [[maybe_unused]] Real delta)
   return x * delta;
 #endif
 }
-#define DELTA_SCALES !(NEEDS_PHI && REAL_F32)
 
 #if NEEDS_PHI && REAL_F32
-// What is left of the gain, by exponentials where |z| ≥ LIMIT, else by polynomials: of t = z·log2(e), which the
-// exponential needs anyway. They are minimax polynomials of relative error; with it, of the gain (if ex2.approx is wrong
-// by 2 units in the last place, and z < 0):
-//   zoh_exact  tanh(z/2)/(z/2) of z²  2.6e-7   |z| = 0.45  5.6e-7
-//   foh, poly  φ2                     4.0e-7         0.8   6.5e-7
-//   highorder  φ3                     4.4e-7         1.5   6.5e-7
-// What is made of A alone does not change along a sequence. Where A is so large that it would be infinite, it may be
+// What is made of A alone: it does not change along a sequence. Where A is so large that it would be infinite, it may be
 // anything finite, because no gain matters there: but a Δ of 0 must leave 0.
-__device__ __forceinline__ Real remaining_gain(Real A, Real delta, Real e) {
-  const Real t = binary_exponent(A, delta), delta2 = delta * delta, inverse = precise_reciprocal(A);
+struct Rate {
+  Real a;
+#if METHOD == ZOH_EXACT
+  Real of_delta3, of_delta5, of_e;
+#elif METHOD == HIGHORDER
+  Real of_delta2, of_delta3, of_e, of_delta, of_square;
+#else
+  Real of_e, of_delta;
+#endif
+};
+
+__device__ __forceinline__ Rate rate_of(Real A) {
+  const Real inverse = precise_reciprocal(A);
+#if METHOD == ZOH_EXACT
+  const Real square = fminf(A * A, 1e37f), fourth = fminf(square * square, 1e37f);
+  return {A, -8.331886e-2f * square, 8.10082e-3f * fourth, 2.0f * inverse};
+#elif METHOD == FOH
+  return {A, inverse * inverse, inverse};
+#elif METHOD == POLY
+  return {A, 0.5f * inverse * inverse + inverse, 0.5f * inverse};
+#else
+  const Real of_delta = (0.5f * inverse) * inverse + inverse;
+  return {A, 0.5f * A + 0.5f, fminf(A * A + A + 0.5f, 1e37f), of_delta * inverse + inverse, of_delta, 0.25f * inverse};
+#endif
+}
+
+// What is left of the gain: `far` from z = 0 by the exponential, `near` it by polynomials in t = z·log2(e), which the
+// exponential needs anyway. No thread waits for another, since all compute both. The polynomials are minimax in relative
+// error (Lawson's iteration in f64). The largest error of each, where they part, and that of `far` there, which decreases
+// from there on, for z < 0 and ex2.approx wrong by 2 units in the last place:
+//   zoh_exact  tanh(z/2)/(z/2) in z²  2.6e-7  0.45  5.6e-7
+//   foh, poly  φ2                     4.0e-7  0.8   6.5e-7
+//   highorder  φ3                     4.4e-7  1.5   6.5e-7
+// For z > 0 the error of e^z itself is up to twice as much.
+__device__ __forceinline__ Real remaining_gain(const Rate& rate, Real delta, Real e) {
+  const Real t = binary_exponent(rate.a, delta), delta2 = delta * delta;
 #if METHOD == ZOH_EXACT
   // 2φ1 = (e^z + 1) · tanh(z/2)/(z/2)
-  const Real square = fminf(A * A, 1e37f), fourth = fminf(square * square, 1e37f);
-  const Real half = ((8.10082e-3f * fourth) * delta2 - 8.331886e-2f * square) * (delta2 * delta) + delta;
-  const Real near = e * half + half, far = e * (2.0f * inverse) - 2.0f * inverse;
-  constexpr Real LIMIT_T = 0.45f * 1.44269504f;
+  const Real half = (rate.of_delta5 * delta2 + rate.of_delta3) * (delta2 * delta) + delta;
+  const Real near = e * half + half, far = e * rate.of_e - rate.of_e;
+  constexpr Real FAR = 0.45f * 1.44269504f;
 #elif METHOD == FOH || METHOD == POLY
-  // poly: Δφ1 + ½Δ²φ2 = Δ + (A + ½)Δ²φ2
   Real near = 3.18867482e-5f;
   near = near * t + 3.26115807e-4f;
   near = near * t + 2.77546625e-3f;
@@ -183,14 +208,12 @@ __device__ __forceinline__ Real remaining_gain(Real A, Real delta, Real e) {
   near = near * t + 1.15524389e-1f;
   near = near * t + 5.00000199e-1f;
   near *= delta2;
-#if METHOD == FOH
-  const Real of_e = inverse * inverse, of_delta = inverse;
-#else
-  near = near * (A + 0.5f) + delta;
-  const Real of_delta = 0.5f * inverse, of_e = of_delta * inverse + inverse;
+#if METHOD == POLY
+  // Δφ1 + ½Δ²φ2 = Δ + (A + ½)Δ²φ2
+  near = near * (rate.a + 0.5f) + delta;
 #endif
-  const Real far = e * of_e - (delta * of_delta + of_e);
-  constexpr Real LIMIT_T = 0.8f * 1.44269504f;
+  const Real far = e * rate.of_e - (delta * rate.of_delta + rate.of_e);
+  constexpr Real FAR = 0.8f * 1.44269504f;
 #else
   // Δφ1 + Δ²φ2 + ½Δ³φ3 = Δ + ½(A + 1)Δ² + (A² + A + ½)Δ³φ3
   Real near = 3.11061154e-7f;
@@ -200,15 +223,19 @@ __device__ __forceinline__ Real remaining_gain(Real A, Real delta, Real e) {
   near = near * t + 4.00372160e-3f;
   near = near * t + 2.88813669e-2f;
   near = near * t + 1.66666684e-1f;
-  const Real cubic = fminf(A * A + A + 0.5f, 1e37f);
-  near = near * (cubic * (delta2 * delta)) + ((0.5f * A + 0.5f) * delta2 + delta);
-  const Real of_delta2 = 0.25f * inverse, of_delta = (0.5f * inverse) * inverse + inverse, of_e = of_delta * inverse + inverse;
-  const Real far = e * of_e - ((of_delta2 * delta + of_delta) * delta + of_e);
-  constexpr Real LIMIT_T = 1.5f * 1.44269504f;
+  near = near * (rate.of_delta3 * (delta2 * delta)) + (rate.of_delta2 * delta2 + delta);
+  const Real far = e * rate.of_e - ((rate.of_square * delta + rate.of_delta) * delta + rate.of_e);
+  constexpr Real FAR = 1.5f * 1.44269504f;
 #endif
-  return fabsf(t) >= LIMIT_T ? far : near;
+  return fabsf(t) >= FAR ? far : near;
 }
+__device__ __forceinline__ Real remaining_gain(Real A, Real delta, Real e) { return remaining_gain(rate_of(A), delta, e); }
+__device__ __forceinline__ Real a_of(const Rate& rate) { return rate.a; }
 #else
+typedef State Rate;
+__device__ __forceinline__ Rate rate_of(State A) { return A; }
+__device__ __forceinline__ State a_of(Rate rate) { return rate; }
+
 // What is left of the gain of a method whose exponential is already known.
 __device__ __forceinline__ State remaining_gain(State A, Real delta, [[maybe_unused]] State e) {
 #if REAL_F32
@@ -262,13 +289,13 @@ __device__ __forceinline__ State gain(State A, Real delta, State e) {
 }
 
 // A frame of a state whose input is scaled: a is 2q where bilinear, g what is left of the gain.
-__device__ __forceinline__ Coefficients discretize(State A, Real delta) {
+__device__ __forceinline__ Coefficients discretize(const Rate& rate, Real delta) {
 #if METHOD == BILINEAR
-  const State q2 = twice_q(A, delta);
+  const State q2 = twice_q(rate, delta);
   return {q2, q2};
 #else
-  State e = exp_product(A, delta);
-  return {e, remaining_gain(A, delta, e)};
+  State e = exp_product(a_of(rate), delta);
+  return {e, remaining_gain(rate, delta, e)};
 #endif
 }
 

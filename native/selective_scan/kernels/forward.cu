@@ -105,7 +105,8 @@ struct Thread {
   bool active;
   bool finite;  // all a of the warp are: frames of zero Δ leave its states as they are
   i64 channel;
-  State a[STATES], h[STATES];
+  Rate rate[STATES];
+  State h[STATES];
 #if B_CONSTANT
   State b[STATES];
 #endif
@@ -306,7 +307,7 @@ __device__ __forceinline__ void discretize_quad(const Thread& thread, const Real
   for (int g = 0; g < 4; g++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      k[s][g] = discretize(thread.a[s], delta[g]);
+      k[s][g] = discretize(thread.rate[s], delta[g]);
 #if HAS_GAIN
       k[s][g].g = k[s][g].g * (b_of(thread, operands, s, g) * operands.x[g]);
 #endif
@@ -464,7 +465,8 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   thread.channel = place.channel0 + (thread.active ? column : 0);
   thread.count = thread.active ? states_here(args) : 0;
   const i64 parameters = thread.channel * args.state + args.first_state;
-  load_states(thread.a, args.a + parameters, thread.count, thread.lane);
+  State a[STATES];
+  load_states(a, args.a + parameters, thread.count, thread.lane);
 #if B_CONSTANT
   load_constant(thread.b, args.b + parameters * COMPONENTS, thread.count, thread.lane);
 #endif
@@ -489,7 +491,8 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   bool finite = true;
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    settle(thread.a[s], args);
+    settle(a[s], args);
+    thread.rate[s] = rate_of(a[s]);
     settle(thread.h[s], args);
 #if B_CONSTANT
     settle(thread.b[s], args);
@@ -497,7 +500,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #if C_CONSTANT && !SUMMARY
     settle(thread.c[s], args);
 #endif
-    finite = finite && is_finite(thread.a[s]);
+    finite = finite && is_finite(a[s]);
   }
   thread.finite = __all_sync(ALL_LANES, finite);
 }
