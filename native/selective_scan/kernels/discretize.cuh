@@ -128,14 +128,22 @@ struct Partials {
   State a_by_a, a_by_delta, g_by_a, g_by_delta;
 };
 
+// Real bilinear: a = 2q − 1 and h ← q(2h + ΔBx) − h, no more operations than zoh's. Complex, where states that turn without
+// decaying gather errors, a is the quotient: its error is half as much.
+#define BY_TWICE_Q (METHOD == BILINEAR && !COMPLEX)
+#define HAS_GAIN (METHOD != ZOH && !BY_TWICE_Q)
+
 #if METHOD == BILINEAR
 __device__ __forceinline__ State twice_q(State A, Real delta) { return reciprocal((Real)0.5 - (A * (Real)0.25) * delta); }
 #endif
 
 // e^z or its bilinear stand-in: all that a scan of the decays alone needs.
 __device__ __forceinline__ State decay(State A, Real delta) {
-#if METHOD == BILINEAR
+#if BY_TWICE_Q
   return twice_q(A, delta) - (Real)1;
+#elif METHOD == BILINEAR
+  State half = (Real)0.5 * delta * A;
+  return (half + (Real)1) * reciprocal((Real)1 - half);
 #else
   return exp_product(A, delta);
 #endif
@@ -288,23 +296,23 @@ __device__ __forceinline__ State gain(State A, Real delta, State e) {
   return remaining_gain(A, delta, e) * scale_input((Real)1, delta);
 }
 
-// A frame of a state whose input is scaled: a is 2q where bilinear, g what is left of the gain.
+// A frame of a state whose input is scaled: g is what is left of the gain; where BY_TWICE_Q, a is 2q.
 __device__ __forceinline__ Coefficients discretize(const Rate& rate, Real delta) {
-#if METHOD == BILINEAR
-  const State q2 = twice_q(rate, delta);
+#if BY_TWICE_Q
+  const Real q2 = twice_q(rate, delta);
   return {q2, q2};
+#elif METHOD == BILINEAR
+  State half = (Real)0.5 * delta * rate, q = reciprocal((Real)1 - half);
+  return {(half + (Real)1) * q, (Real)2 * q};
 #else
   State e = exp_product(a_of(rate), delta);
   return {e, remaining_gain(rate, delta, e)};
 #endif
 }
 
-#define HAS_GAIN (METHOD != ZOH && METHOD != BILINEAR)
-
-// The state after such a frame, of an input that the gain has met. Where bilinear, q(2h + ΔBx) − h: no more operations
-// than zoh's.
+// The state after such a frame, of an input that the gain has met, if there is any.
 __device__ __forceinline__ State advance(const Coefficients& k, State h, State input) {
-#if METHOD == BILINEAR
+#if BY_TWICE_Q
   return k.a * (input + h) - h;
 #else
   return k.a * h + input;
@@ -312,7 +320,7 @@ __device__ __forceinline__ State advance(const Coefficients& k, State h, State i
 }
 
 __device__ __forceinline__ State decay_of(const Coefficients& k) {
-#if METHOD == BILINEAR
+#if BY_TWICE_Q
   return k.a - (Real)1;
 #else
   return k.a;
