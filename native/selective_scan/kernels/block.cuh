@@ -216,11 +216,12 @@ __device__ __forceinline__ void store_elements(Element* target, const Real (&val
 __device__ __forceinline__ Real softplus(Real x) { return x > (Real)20 ? x : log1p(exp(x)); }
 __device__ __forceinline__ Real sigmoid(Real x) { return (Real)1 / ((Real)1 + exp(-x)); }
 #else
-// max(x, 0) + log1p(u), u = e^−|x|, within 4e-7: beyond 20 that is x. u must be right where it is all there is: what
-// rounding takes from the exponent is put back to first order. log1p(u)/u is a minimax polynomial, relative error 3.3e-8.
+// max(x, 0) + log1p(u), u = e^−|x|, within 5e-7 (x > −40): beyond 20 that is x. u must be right where it is all there
+// is: what rounding takes from the exponent is put back to first order. log1p(u)/u is a minimax polynomial, relative error
+// 3.3e-8.
 __device__ __forceinline__ Real softplus(Real x) {
   const Real exponent = fabsf(x) * -1.44269504f, power = power_of_two(exponent);
-  const Real lost = fminf(exponent * -0.69314718f - fabsf(x), 1.0f);  // what is infinite takes 1 of 0
+  const Real lost = fminf(fmaf(exponent, -0.69314718f, -fabsf(x)), 1.0f);  // what is infinite takes 1 of 0
   const Real u = power * lost + power;
   Real sum = 5.364824552e-3f;
   sum = sum * u - 3.006579168e-2f;

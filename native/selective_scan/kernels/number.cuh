@@ -66,7 +66,7 @@ __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
 // The same rounded to nearest but for a few; of what is infinite or nearly so, nearly 0.
 __device__ __forceinline__ float precise_reciprocal(float x) {
   const float finite = fminf(fmaxf(x, -1e37f), 1e37f), y = reciprocal(finite);
-  return (1.0f - finite * y) * y + y;
+  return fmaf(fmaf(-finite, y, 1.0f), y, y);
 }
 
 // e^(a·delta) of reals. In f32 by ex2.approx, within 2 units in the last place; a·log2(e) does not change
