@@ -27,7 +27,7 @@
 
 struct Tile {
   alignas(16) Real delta[CHANNELS][PITCH];
-  alignas(16) Real x[CHANNELS][PITCH];  // Δx where the gain is Δ; after the walk, Σ C h
+  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk, Σ C h
 #if TILE_B
   alignas(16) Projection b;
 #endif
@@ -127,10 +127,7 @@ __device__ __forceinline__ void store_tile(Tile& tile, const Incoming& in, const
       for (int f = 0; f < Sequence::FRAMES; f++) {
         const bool here = r + f < rows && column < place.channels;
         delta[f] = here ? step_size(args, to_real(in.dt[k][f].elements[e]), bias, slope) : (Real)0;
-        x[f] = to_real(in.x[k][f].elements[e]);
-#if GAIN_IS_DELTA
-        x[f] *= delta[f];
-#endif
+        x[f] = scale_input(to_real(in.x[k][f].elements[e]), delta[f]);
       }
       const int row = e * ROW_STEP + column / VECTOR;
       Sequence::put(tile.delta, row, r, delta);

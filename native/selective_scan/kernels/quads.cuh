@@ -16,7 +16,8 @@ struct Thread {
   bool active;
   bool finite;  // all a of the warp are: frames of zero Δ leave its states as they are
   i64 channel;
-  State a[STATES], h[STATES];
+  Rate rate[STATES];
+  State h[STATES];
 #if B_CONSTANT
   State b[STATES];
 #endif
@@ -82,11 +83,26 @@ __device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& threa
   }
 }
 
-__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[4], QuadCoefficients& k) {
+__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Quad& operands, int s, [[maybe_unused]] int g) {
+#if B_CONSTANT
+  return thread.b[s];
+#else
+  return operands.b[s][g];
+#endif
+}
+
+// Where gains are known, inputs are taken in at once: neither b nor gains wait for the walk in registers.
+__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[4], const Quad& operands,
+                                                QuadCoefficients& k) {
 #pragma unroll
   for (int g = 0; g < 4; g++) {
 #pragma unroll
-    for (int s = 0; s < STATES; s++) k[s][g] = discretize(thread.a[s], delta[g]);
+    for (int s = 0; s < STATES; s++) {
+      k[s][g] = discretize(thread.rate[s], delta[g]);
+#if HAS_GAIN
+      k[s][g].g = k[s][g].g * (b_of(thread, operands, s, g) * operands.x[g]);
+#endif
+    }
   }
 }
 
@@ -109,19 +125,15 @@ __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const
     [[maybe_unused]] State sum = to_state(0);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-#if B_CONSTANT
-      const State b = thread.b[s];
+#if HAS_GAIN
+      const State input = k[s][g].g;
 #else
-      const State b = operands.b[s][g];
+      const State input = b_of(thread, operands, s, g) * operands.x[g];
 #endif
-#if GAIN_IS_DELTA
-      const State next = k[s][g].a * thread.h[s] + b * operands.x[g];
-#else
-      const State next = k[s][g].a * thread.h[s] + k[s][g].g * (b * operands.x[g]);
-#endif
+      const State next = advance(k[s][g], thread.h[s], input);
       thread.h[s] = here ? next : thread.h[s];
 #if SUMMARY && !DECAY_BY_SUM
-      thread.product[s] = here ? k[s][g].a * thread.product[s] : thread.product[s];
+      thread.product[s] = here ? decay_of(k[s][g]) * thread.product[s] : thread.product[s];
 #elif !SUMMARY
 #if C_CONSTANT
       const State c = thread.c[s];
@@ -149,7 +161,7 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
       QuadCoefficients k;
       fetch_deltas(tile, thread, quad, delta);
       fetch_quad(tile, thread, quad, operands);
-      discretize_quad(thread, delta, k);
+      discretize_quad(thread, delta, operands, k);
       walk_quad<PARTIAL>(thread, tile, operands, k, r + p, rows, y + p);
     }
     sum_lanes(tile.x[thread.row] + r, thread.lane, y);
@@ -164,7 +176,7 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
   Real ahead[4], last[GROUP];
   fetch_deltas(tile, thread, 0, ahead);
   fetch_quad(tile, thread, 0, operands);
-  discretize_quad(thread, ahead, k);
+  discretize_quad(thread, ahead, operands, k);
   fetch_deltas(tile, thread, 1, ahead);
 #pragma unroll
   for (int r = 0; r < TILE; r += GROUP) {
@@ -176,7 +188,7 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
       QuadCoefficients next_k;
       if (quad + 1 < QUADS) {
         fetch_quad(tile, thread, quad + 1, next_operands);
-        discretize_quad(thread, ahead, next_k);
+        discretize_quad(thread, ahead, next_operands, next_k);
         if (quad + 2 < QUADS) fetch_deltas(tile, thread, quad + 2, ahead);
       }
       walk_quad<false>(thread, tile, operands, k, r + p, TILE, y + p);
@@ -207,7 +219,8 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   thread.channel = place.channel0 + (thread.active ? column : 0);
   thread.count = thread.active ? states_here(args) : 0;
   const i64 parameters = thread.channel * args.state + args.first_state;
-  load_states(thread.a, args.a + parameters, thread.count, thread.lane);
+  State a[STATES];
+  load_states(a, args.a + parameters, thread.count, thread.lane);
 #if B_CONSTANT
   load_constant(thread.b, args.b + parameters * COMPONENTS, thread.count, thread.lane);
 #endif
@@ -232,7 +245,8 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   bool finite = true;
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    settle(thread.a[s], args);
+    settle(a[s], args);
+    thread.rate[s] = rate_of(a[s]);
     settle(thread.h[s], args);
 #if B_CONSTANT
     settle(thread.b[s], args);
@@ -240,7 +254,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #if C_CONSTANT && !SUMMARY
     settle(thread.c[s], args);
 #endif
-    finite = finite && is_finite(thread.a[s]);
+    finite = finite && is_finite(a[s]);
   }
   thread.finite = __all_sync(ALL_LANES, finite);
 }

@@ -18,7 +18,7 @@ static_assert(!SUMMARY, "a row is one chunk");
 struct Thread {
   int lane, time_lane, row, count;
   i64 channel;
-  State a[STATES];
+  Rate rate[STATES];
   State h[STATES];  // in the first time lane the state before the tile, else zero
 #if B_CONSTANT
   State b[STATES];
@@ -45,7 +45,8 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   thread.channel = place.channel0 + (active ? column : 0);
   thread.count = active ? states_here(args) : 0;
   const i64 parameters = thread.channel * args.state + args.first_state;
-  load_states(thread.a, args.a + parameters, thread.count, thread.lane);
+  State a[STATES];
+  load_states(a, args.a + parameters, thread.count, thread.lane);
 #if B_CONSTANT
   load_constant(thread.b, args.b + parameters * COMPONENTS, thread.count, thread.lane);
 #endif
@@ -59,8 +60,8 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   load_states(thread.h, before, thread.count, thread.lane);
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    thread.a[s] = finite_rate(thread.a[s]);
-    settle(thread.a[s], args);
+    settle(a[s], args);
+    thread.rate[s] = rate_of(finite_rate(a[s]));
     settle(thread.h[s], args);
 #if B_CONSTANT
     settle(thread.b[s], args);
@@ -117,9 +118,9 @@ __device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread
 #else
       const State input = b[f][s] * x[f];
 #endif
-      const Coefficients k = discretize(thread.a[s], delta[f]);
-      decays[f][s] = k.a;
-#if GAIN_IS_DELTA
+      const Coefficients k = discretize(thread.rate[s], delta[f]);
+      decays[f][s] = decay_of(k);
+#if METHOD == ZOH
       inputs[f][s] = input;
 #else
       inputs[f][s] = k.g * input;
@@ -134,7 +135,7 @@ __device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread
 #pragma unroll
   for (int f = 1; f < OWN_FRAMES; f++) sum += delta[f];
 #pragma unroll
-  for (int s = 0; s < STATES; s++) product[s] = decay(thread.a[s], sum);
+  for (int s = 0; s < STATES; s++) product[s] = decay(a_of(thread.rate[s]), sum);
 #else
 #pragma unroll
   for (int s = 0; s < STATES; s++) {

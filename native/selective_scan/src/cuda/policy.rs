@@ -268,21 +268,25 @@ fn states_for(count: usize, lanes: usize, words: usize) -> usize {
     }
 }
 
-/// Whether the gain of a method takes more than a handful of instructions.
+/// Whether the walk forward is left in a loop: so many operations wait for nothing there, and unrolled they would need
+/// more registers than there are.
 fn is_heavy(problem: &Problem) -> bool {
-    let plain = matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
-    problem.complex || problem.element == ElementType::F64 || !plain
+    let gain = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
+    let marked = problem.seq_idx && problem.method != Method::Zoh;
+    Sizes::of(problem).words > 1 || gain || marked
 }
 
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing.
 fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
+    let heavy = is_heavy(problem);
     match program {
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
         _ if layout.time_lanes > 1 => 512,
-        _ if is_heavy(problem) || layout.states > 4 => 0,
-        _ if problem.seq_idx || problem.z => 384,
+        _ if Sizes::of(problem).words > 1 || layout.states > 4 => 0,
+        _ if heavy && (layout.lanes < 4 || layout.slots() > 16) => 256,
+        _ if problem.seq_idx || problem.z || (heavy && layout.lanes > 4) => 384,
         _ => 512,
     }
 }
