@@ -283,7 +283,8 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
     match program {
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
-        _ if layout.time_lanes > 1 => 512,
+        _ if layout.time_lanes > 1 && layout.warps == WARPS_OF_TIME_LANES[0] => 512,
+        _ if layout.time_lanes > 1 => 384,
         _ if Sizes::of(problem).words > 1 || layout.states > 4 => 0,
         _ if heavy && (layout.lanes < 4 || layout.slots() > 16) => 256,
         _ if problem.seq_idx || problem.z || (heavy && layout.lanes > 4) => 384,
@@ -424,12 +425,13 @@ impl Properties {
             };
             (layout, Units { unit, blocks: unit.div_ceil(warps) })
         };
-        // The fewest warps on the fullest multiprocessor.
+        // What takes more registers has them in smaller blocks; else the fewest warps on the fullest multiprocessor.
+        let choice = if is_heavy(problem) { &WARPS_OF_TIME_LANES[1..] } else { &WARPS_OF_TIME_LANES[..] };
         let fullest = |&(layout, units): &(Layout, Units)| {
             let blocks = problem.batch * (problem.dim / unit) * units.blocks;
             blocks.div_ceil(self.multiprocessors) * layout.warps
         };
-        WARPS_OF_TIME_LANES.into_iter().map(of_warps).min_by_key(fullest)
+        choice.iter().copied().map(of_warps).min_by_key(fullest)
     }
 
     /// Plans the forward pass.
