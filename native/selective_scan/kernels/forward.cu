@@ -35,7 +35,7 @@ struct Tile {
   alignas(16) Projection c;
 #endif
 #if SEQ_IDX
-  u8 marks[TILE];
+  alignas(16) u8 marks[TILE];
 #endif
 };
 
@@ -114,7 +114,8 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 #endif
 }
 
-__device__ __forceinline__ void store_tile(Tile& tile, const Incoming& in, const Arguments& args, const Place& place, int rows) {
+// Whether there is a mark among those that the thread has stored.
+__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, const Arguments& args, const Place& place, int rows) {
   Sequence::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
@@ -140,23 +141,37 @@ __device__ __forceinline__ void store_tile(Tile& tile, const Incoming& in, const
 #if TILE_C
   store_projection<RowsOfC, VECTOR_C>(tile.c, in.c);
 #endif
+  bool marked = false;
 #if SEQ_IDX
 #pragma unroll
   for (int k = 0; k < MARKS_EACH; k++) {
     const int r = k * THREADS + (int)threadIdx.x;
-    if (r < TILE) tile.marks[r] = in.mark[k];
+    if (r >= TILE) continue;
+    tile.marks[r] = in.mark[k];
+    marked = marked || in.mark[k] != 0;
   }
+#endif
+  return marked;
+}
+
+// A barrier, after which all threads know whether one of them has stored a mark.
+__device__ __forceinline__ bool meet([[maybe_unused]] bool marked) {
+#if SEQ_IDX
+  return __syncthreads_or(marked);
+#else
+  __syncthreads();
+  return false;
 #endif
 }
 
 __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unused]] const Tile& tile,
                                                [[maybe_unused]] const Incoming& in, [[maybe_unused]] const Arguments& args,
-                                               [[maybe_unused]] int rows) {
+                                               [[maybe_unused]] int rows, [[maybe_unused]] bool marked) {
 #if SEQ_IDX
   // Now, because the tile's next marks are written by another thread than this.
   Sequence::each([&](int k, int r, int) {
 #pragma unroll
-    for (int f = 0; f < Sequence::FRAMES; f++) finishing.skip[k][f] = tile.marks[r + f] & MARK_SKIP;
+    for (int f = 0; f < Sequence::FRAMES; f++) finishing.skip[k][f] = marked && tile.marks[r + f] & MARK_SKIP;
   });
 #endif
 #if HAS_D
@@ -274,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   load_tile(incoming, args, rows_at(0));
   Thread thread;
   begin_thread(thread, args, place);
-  store_tile(shared.tiles[0], incoming, args, place, rows_at(0));
+  bool stored_mark = store_tile(shared.tiles[0], incoming, args, place, rows_at(0));
   load_tile(incoming, args, rows_at(TILE));
 
   Kept kept(args, begin, frames);
@@ -283,12 +298,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   for (int i = 0; i < frames; i += TILE, walked ^= 1) {
     Tile &tile = shared.tiles[walked], &other = shared.tiles[walked ^ 1];
     const int next = i + TILE, rows = rows_at(i);
-    __syncthreads();  // the tile is whole; the one before it has been walked by all
+    const bool marked = meet(stored_mark);  // the tile is whole; the one before it has been walked by all
     if (!SUMMARY && i > 0) finish_tile(other, finishing, incoming, args, place, TILE);
-    if (next < frames) store_tile(other, incoming, args, place, rows_at(next));
+    if (next < frames) stored_mark = store_tile(other, incoming, args, place, rows_at(next));
     load_tile(incoming, args, rows_at(next + TILE));
-    load_finishing(finishing, tile, incoming, args, rows);
-    walk(tile, thread, args, place, kept, i, rows);
+    load_finishing(finishing, tile, incoming, args, rows, marked);
+    walk(tile, thread, args, place, kept, i, rows, marked);
   }
   __syncthreads();
   if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, args, place, rows_at((frames - 1) / TILE * TILE));

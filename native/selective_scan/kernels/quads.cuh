@@ -43,15 +43,24 @@ struct Quad {
 
 typedef Coefficients QuadCoefficients[STATES][4];
 
+// Marks of four frames, a byte each.
+__device__ __forceinline__ u32 marks_of([[maybe_unused]] const Tile& tile, [[maybe_unused]] int quad) {
+#if SEQ_IDX
+  return *reinterpret_cast<const u32*>(&tile.marks[quad * 4]);
+#else
+  return 0;
+#endif
+}
+
+// WHOLE, here and below: every frame takes part, and none begins a sequence.
+template <bool WHOLE>
 __device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, int quad, Real (&delta)[4]) {
   load_reals(delta, &tile.delta[thread.row][quad * 4]);
 #if SUMMARY && DECAY_BY_SUM
+  const u32 marks = WHOLE ? 0 : marks_of(tile, quad);
 #pragma unroll
   for (int g = 0; g < 4; g++) {
-#if SEQ_IDX
-    if (tile.marks[quad * 4 + g] & MARK_SKIP) continue;
-#endif
-    thread.delta_sum += delta[g];
+    if (!(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
   }
 #endif
 }
@@ -106,21 +115,22 @@ __device__ __forceinline__ void discretize_quad(const Thread& thread, const Real
   }
 }
 
-// Four frames from frame r on; `y` gets the thread's parts of Σ C h. PARTIAL: frames from `rows` on are none.
-template <bool PARTIAL>
+// Four frames from frame r on; `y` gets the thread's parts of Σ C h. Frames from `rows` on are none: they are marked where
+// there are marks.
+template <bool WHOLE>
 __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const Tile& tile, const Quad& operands,
-                                          const QuadCoefficients& k, int r, int rows, Real* y) {
+                                          const QuadCoefficients& k, int r, [[maybe_unused]] int rows, Real* y) {
+  [[maybe_unused]] const u32 marks = WHOLE ? 0 : marks_of(tile, r / 4);
 #pragma unroll
   for (int g = 0; g < 4; g++) {
 #if SEQ_IDX
-    const u8 mark = tile.marks[r + g];
-    if (mark & MARK_RESET) {
+    if (marks >> 8 * g & MARK_RESET) {
 #pragma unroll
       for (int s = 0; s < STATES; s++) thread.h[s] = to_state(0);
     }
-    const bool here = !(mark & MARK_SKIP) && (!PARTIAL || r + g < rows);
+    const bool here = WHOLE || !(marks >> 8 * g & MARK_SKIP);
 #else
-    const bool here = !PARTIAL || r + g < rows;
+    const bool here = WHOLE || r + g < rows;
 #endif
     [[maybe_unused]] State sum = to_state(0);
 #pragma unroll
@@ -148,7 +158,7 @@ __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const
 }
 
 // Walks the first `rows` frames of a tile, group by group. What is read beyond them is zero.
-template <bool PARTIAL>
+template <bool WHOLE>
 __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows) {
 #pragma unroll 1
   for (int r = 0; r < rows; r += GROUP) {
@@ -159,10 +169,10 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
       Real delta[4];
       Quad operands;
       QuadCoefficients k;
-      fetch_deltas(tile, thread, quad, delta);
+      fetch_deltas<WHOLE>(tile, thread, quad, delta);
       fetch_quad(tile, thread, quad, operands);
       discretize_quad(thread, delta, operands, k);
-      walk_quad<PARTIAL>(thread, tile, operands, k, r + p, rows, y + p);
+      walk_quad<WHOLE>(thread, tile, operands, k, r + p, rows, y + p);
     }
     sum_lanes(tile.x[thread.row] + r, thread.lane, y);
   }
@@ -174,10 +184,10 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
   Quad operands;
   QuadCoefficients k;
   Real ahead[4], last[GROUP];
-  fetch_deltas(tile, thread, 0, ahead);
+  fetch_deltas<true>(tile, thread, 0, ahead);
   fetch_quad(tile, thread, 0, operands);
   discretize_quad(thread, ahead, operands, k);
-  fetch_deltas(tile, thread, 1, ahead);
+  fetch_deltas<true>(tile, thread, 1, ahead);
 #pragma unroll
   for (int r = 0; r < TILE; r += GROUP) {
     Real y[GROUP];
@@ -189,9 +199,9 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
       if (quad + 1 < QUADS) {
         fetch_quad(tile, thread, quad + 1, next_operands);
         discretize_quad(thread, ahead, next_operands, next_k);
-        if (quad + 2 < QUADS) fetch_deltas(tile, thread, quad + 2, ahead);
+        if (quad + 2 < QUADS) fetch_deltas<true>(tile, thread, quad + 2, ahead);
       }
-      walk_quad<false>(thread, tile, operands, k, r + p, TILE, y + p);
+      walk_quad<true>(thread, tile, operands, k, r + p, TILE, y + p);
       if (quad + 1 < QUADS) {
         operands = next_operands;
 #pragma unroll
@@ -208,7 +218,7 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
   sum_lanes(tile.x[thread.row] + TILE - GROUP, thread.lane, last);
 }
 #else
-__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<false>(tile, thread, TILE); }
+__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<true>(tile, thread, TILE); }
 #endif
 
 __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
@@ -270,17 +280,23 @@ struct Kept {
 };
 
 // Walks a tile, which begins with frame i of the chunk.
-__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i, int rows) {
+__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i, int rows,
+                                     [[maybe_unused]] bool marked) {
   if (i == kept.at) {
     const i64 number = place.row * args.checkpoint_count + kept.number++;
     State* checkpoint = args.checkpoints + (number * args.dim + thread.channel) * args.state + args.first_state;
     store_states(thread.h, checkpoint, thread.count, thread.lane);
     kept.at += (int)args.checkpoint_interval;
   }
-  if (rows == TILE || (rows * 4 >= TILE * 3 && (thread.finite || SEQ_IDX))) {
+#if SEQ_IDX
+  const bool whole = !marked;
+#else
+  const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
+#endif
+  if (whole) {
     walk_tile(tile, thread);
   } else {
-    walk_groups<true>(tile, thread, rows);
+    walk_groups<false>(tile, thread, rows);
   }
 }
 

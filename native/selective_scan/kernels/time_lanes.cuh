@@ -83,25 +83,23 @@ __device__ __forceinline__ void fetch_projection(const Projection& tile, const T
 #if SEQ_IDX
 // Frames that begin a sequence take nothing over; frames that are none change nothing.
 __device__ __forceinline__ void mend(const Tile& tile, int first, OwnStates& decays, OwnStates& inputs) {
-  u8 marks[OWN_FRAMES], any = 0;
-#pragma unroll
-  for (int f = 0; f < OWN_FRAMES; f++) any |= marks[f] = tile.marks[first + f];
-  if (any == 0) return;
 #pragma unroll
   for (int f = 0; f < OWN_FRAMES; f++) {
+    const u8 mark = tile.marks[first + f];
+    if (mark == 0) continue;
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      if (marks[f] & MARK_SKIP) inputs[f][s] = to_state(0);
-      if (marks[f] & MARK_SKIP) decays[f][s] = to_state(1);
-      if (marks[f] & MARK_RESET) decays[f][s] = to_state(0);
+      if (mark & MARK_SKIP) inputs[f][s] = to_state(0);
+      if (mark & MARK_SKIP) decays[f][s] = to_state(1);
+      if (mark & MARK_RESET) decays[f][s] = to_state(0);
     }
   }
 }
 #endif
 
 // Decays and inputs, g·(B·x), of the thread's frames, of which `first` is the first in the tile, and all decays in one.
-__device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread& thread, int first, OwnStates& decays,
-                                                  OwnStates& inputs, State (&product)[STATES]) {
+__device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread& thread, int first, [[maybe_unused]] bool marked,
+                                                  OwnStates& decays, OwnStates& inputs, State (&product)[STATES]) {
   Real delta[OWN_FRAMES], x[OWN_FRAMES];
   load_reals(delta, &tile.delta[thread.row][first]);
   load_reals(x, &tile.x[thread.row][first]);
@@ -128,7 +126,7 @@ __device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread
     }
   }
 #if SEQ_IDX
-  mend(tile, first, decays, inputs);
+  if (marked) mend(tile, first, decays, inputs);
 #endif
 #if DECAY_BY_SUM && !SEQ_IDX
   Real sum = delta[0];
@@ -216,11 +214,12 @@ __device__ __forceinline__ void walk_frames(Tile& tile, const Thread& thread, in
 }
 
 // Walks a tile, which begins with frame i of the row.
-__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept&, int i, int rows) {
+__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept&, int i, int rows,
+                                     bool marked) {
   const int first = thread.time_lane * OWN_FRAMES;
   OwnStates decays, inputs;
   State product[STATES], h[STATES];
-  find_coefficients(tile, thread, first, decays, inputs, product);
+  find_coefficients(tile, thread, first, marked, decays, inputs, product);
   scan_time_lanes(thread, decays, inputs, product, h);
   if (args.checkpoints && first < rows) keep(h, thread, args, place, (u32)(i + first));
   walk_frames(tile, thread, first, decays, inputs, h);

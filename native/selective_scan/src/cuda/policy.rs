@@ -272,8 +272,7 @@ fn states_for(count: usize, lanes: usize, words: usize) -> usize {
 /// more registers than there are.
 fn is_heavy(problem: &Problem) -> bool {
     let gain = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
-    let marked = problem.seq_idx && problem.method != Method::Zoh;
-    Sizes::of(problem).words > 1 || gain || marked
+    Sizes::of(problem).words > 1 || gain
 }
 
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
