@@ -102,6 +102,9 @@ struct Arguments {
 // States of a pass, and their reals.
 #define SLOTS (LANES * STATES)
 #define SLOT_WIDTH (SLOTS * COMPONENTS)
+// What a pass covers: the forward pass walks a tile for ROUNDS times as many states, one round after the other.
+#define PASS_SLOTS (SLOTS * ROUNDS)
+#define PASS_WIDTH (SLOT_WIDTH * ROUNDS)
 
 #define MARK_RESET 1
 #define MARK_SKIP 2

@@ -74,7 +74,7 @@ __device__ __forceinline__ int slot_of(int lane, int s) { return (s / PACK) * (L
 
 __device__ __forceinline__ int states_here(const Arguments& args) {
   i64 left = args.state - args.first_state;
-  return left < SLOTS ? (int)left : SLOTS;
+  return left < PASS_SLOTS ? (int)left : PASS_SLOTS;
 }
 
 // A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.

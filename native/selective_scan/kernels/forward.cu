@@ -27,7 +27,10 @@
 
 struct Tile {
   alignas(16) Real delta[CHANNELS][PITCH];
-  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk, Σ C h
+  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk, where there is one round, Σ C h
+#if ROUNDS > 1
+  alignas(16) Real y[CHANNELS][PITCH];  // Σ C h
+#endif
 #if TILE_B
   alignas(16) Projection b;
 #endif
@@ -39,10 +42,15 @@ struct Tile {
 #endif
 };
 
-struct Shared {
-  Tile tiles[2];
-};
-static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
+// The rows of Σ C h.
+template <typename T>
+__device__ __forceinline__ auto& sums_of(T& tile) {
+#if ROUNDS > 1
+  return tile.y;
+#else
+  return tile.x;
+#endif
+}
 
 // Tiles from that which is walked to that which `Incoming` points to.
 #define AHEAD 3
@@ -188,7 +196,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
   Sequence::each([&](int k, int r, int column) {
     Real sums[VECTOR][Sequence::FRAMES];
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &tile.x[e * ROW_STEP + column / VECTOR][r]);
+    for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &sums_of(tile)[e * ROW_STEP + column / VECTOR][r]);
 #pragma unroll
     for (int f = 0; f < Sequence::FRAMES; f++) {
       if (r + f >= rows || column >= place.channels) continue;
@@ -227,10 +235,11 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
   });
 }
 
-// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where x was. Each exchange halves what a
-// thread holds.
+// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, among those of sums_of. Each exchange
+// halves what a thread holds. `more`: adds them to those of the round before, which the same thread has put there.
 template <int COUNT>
-__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane, [[maybe_unused]] Real (&y)[COUNT]) {
+__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane, [[maybe_unused]] Real (&y)[COUNT],
+                                          [[maybe_unused]] bool more = false) {
 #if !SUMMARY
   int held = COUNT, first = 0;
 #pragma unroll
@@ -245,9 +254,17 @@ __device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_un
     if (upper) first += held;
   }
   Real sums[COUNT / LANES];
+#if ROUNDS > 1
+#pragma unroll
+  for (int g = 0; g < COUNT / LANES; g++) sums[g] = 0;
+  if (more) load_reals(sums, row + first);
+#pragma unroll
+  for (int g = 0; g < COUNT / LANES; g++) sums[g] += y[g];
+#else
 #pragma unroll
   for (int g = 0; g < COUNT / LANES; g++) sums[g] = y[g];
   __syncwarp();  // the lanes of the channel have read the x that goes
+#endif
   store_reals(row + first, sums);
 #endif
 }
@@ -271,6 +288,14 @@ __device__ __forceinline__ void settle(Complex& value, const Arguments& args) {
 #include "quads.cuh"
 #endif
 
+struct Shared {
+  Tile tiles[2];
+#if ROUNDS > 1
+  Parked parked;
+#endif
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -288,6 +313,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   Incoming incoming(args, place, begin);
   load_tile(incoming, args, rows_at(0));
   Thread thread;
+#if ROUNDS > 1
+  thread.parked = &shared.parked;
+#endif
   begin_thread(thread, args, place);
   bool stored_mark = store_tile(shared.tiles[0], incoming, args, place, rows_at(0));
   load_tile(incoming, args, rows_at(TILE));

@@ -10,12 +10,26 @@
 static_assert(QUADS > 1, "there is a quad to look ahead to");
 static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
 
-// What a thread keeps over its chunk.
+#if ROUNDS > 1
+// What a thread has of the rounds that are not walked.
+struct Parked {
+  alignas(16) Real h[ROUNDS][THREADS][LANE_WIDTH];
+#if SUMMARY && !DECAY_BY_SUM
+  alignas(16) Real product[ROUNDS][THREADS][LANE_WIDTH];
+#endif
+};
+#endif
+
+// What a thread keeps over its chunk; what comes after `round` is of that.
 struct Thread {
-  int lane, row, count;
+  int lane, row;
   bool active;
   bool finite;  // all a of the warp are: frames of zero Δ leave its states as they are
   i64 channel;
+#if ROUNDS > 1
+  Parked* parked;
+#endif
+  int round, count;
   Rate rate[STATES];
   State h[STATES];
 #if B_CONSTANT
@@ -60,7 +74,7 @@ __device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, i
   const u32 marks = WHOLE ? 0 : marks_of(tile, quad);
 #pragma unroll
   for (int g = 0; g < 4; g++) {
-    if (!(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
+    if (thread.round == 0 && !(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
   }
 #endif
 }
@@ -82,7 +96,7 @@ __device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& threa
   load_reals(operands.x, &tile.x[thread.row][quad * 4]);
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    [[maybe_unused]] const int slot = slot_of(thread.lane, s);
+    [[maybe_unused]] const int slot = thread.round * SLOTS + slot_of(thread.lane, s);
 #if TILE_B
     fetch_projection(tile.b, slot, quad, operands.b[s]);
 #endif
@@ -157,6 +171,11 @@ __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const
   }
 }
 
+// Puts a group's Σ C h, from frame r on, to those of the rounds before.
+__device__ __forceinline__ void put_sums(Tile& tile, const Thread& thread, int r, Real (&y)[GROUP]) {
+  sum_lanes(sums_of(tile)[thread.row] + r, thread.lane, y, thread.round > 0);
+}
+
 // Walks the first `rows` frames of a tile, group by group. What is read beyond them is zero.
 template <bool WHOLE>
 __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows) {
@@ -174,7 +193,7 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
       discretize_quad(thread, delta, operands, k);
       walk_quad<WHOLE>(thread, tile, operands, k, r + p, rows, y + p);
     }
-    sum_lanes(tile.x[thread.row] + r, thread.lane, y);
+    put_sums(tile, thread, r, y);
   }
 }
 
@@ -210,25 +229,23 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
           for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
         }
       }
-      if (p == 0 && r > 0) sum_lanes(tile.x[thread.row] + r - GROUP, thread.lane, last);
+      if (p == 0 && r > 0) put_sums(tile, thread, r - GROUP, last);
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) last[g] = y[g];
   }
-  sum_lanes(tile.x[thread.row] + TILE - GROUP, thread.lane, last);
+  put_sums(tile, thread, TILE - GROUP, last);
 }
 #else
 __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<true>(tile, thread, TILE); }
 #endif
 
-__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
-  thread.lane = lane_of(threadIdx.x % 32);
-  thread.row = row_here();
-  const int column = column_of(thread.row);
-  thread.active = column < place.channels;
-  thread.channel = place.channel0 + (thread.active ? column : 0);
-  thread.count = thread.active ? states_here(args) : 0;
-  const i64 parameters = thread.channel * args.state + args.first_state;
+// Takes up a round's parameters.
+__device__ __forceinline__ void take_parameters(Thread& thread, const Arguments& args, int round) {
+  thread.round = round;
+  const int left = states_here(args) - round * SLOTS;
+  thread.count = !thread.active || left < 0 ? 0 : left < SLOTS ? left : SLOTS;
+  const i64 parameters = thread.channel * args.state + args.first_state + round * SLOTS;
   State a[STATES];
   load_states(a, args.a + parameters, thread.count, thread.lane);
 #if B_CONSTANT
@@ -237,6 +254,46 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #if C_CONSTANT && !SUMMARY
   load_constant(thread.c, args.c + parameters * COMPONENTS, thread.count, thread.lane);
 #endif
+  bool finite = true;
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    settle(a[s], args);
+    thread.rate[s] = rate_of(a[s]);
+#if B_CONSTANT
+    settle(thread.b[s], args);
+#endif
+#if C_CONSTANT && !SUMMARY
+    settle(thread.c[s], args);
+#endif
+    finite = finite && is_finite(a[s]);
+  }
+  thread.finite = __all_sync(ALL_LANES, finite);
+}
+
+// Takes up a round's states, or leaves them; those of a single round stay where they are.
+__device__ __forceinline__ void take_states([[maybe_unused]] Thread& thread) {
+#if ROUNDS > 1
+  load_lane(thread.h, thread.parked->h[thread.round][threadIdx.x]);
+#if SUMMARY && !DECAY_BY_SUM
+  load_lane(thread.product, thread.parked->product[thread.round][threadIdx.x]);
+#endif
+#endif
+}
+__device__ __forceinline__ void leave_states([[maybe_unused]] const Thread& thread) {
+#if ROUNDS > 1
+  store_lane(thread.parked->h[thread.round][threadIdx.x], thread.h);
+#if SUMMARY && !DECAY_BY_SUM
+  store_lane(thread.parked->product[thread.round][threadIdx.x], thread.product);
+#endif
+#endif
+}
+
+__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
+  thread.lane = lane_of(threadIdx.x % 32);
+  thread.row = row_here();
+  const int column = column_of(thread.row);
+  thread.active = column < place.channels;
+  thread.channel = place.channel0 + (thread.active ? column : 0);
   const State* before = nullptr;
 #if SUMMARY && DECAY_BY_SUM
   thread.delta_sum = 0;
@@ -251,22 +308,14 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
     before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
   }
 #endif
-  load_states(thread.h, before, thread.count, thread.lane);
-  bool finite = true;
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round++) {
+    take_parameters(thread, args, round);
+    load_states(thread.h, before ? before + round * SLOTS : before, thread.count, thread.lane);
 #pragma unroll
-  for (int s = 0; s < STATES; s++) {
-    settle(a[s], args);
-    thread.rate[s] = rate_of(a[s]);
-    settle(thread.h[s], args);
-#if B_CONSTANT
-    settle(thread.b[s], args);
-#endif
-#if C_CONSTANT && !SUMMARY
-    settle(thread.c[s], args);
-#endif
-    finite = finite && is_finite(a[s]);
+    for (int s = 0; s < STATES; s++) settle(thread.h[s], args);
+    leave_states(thread);
   }
-  thread.finite = __all_sync(ALL_LANES, finite);
 }
 
 // The states that are kept for the backward pass.
@@ -279,42 +328,62 @@ struct Kept {
         at(!SUMMARY && args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
 };
 
-// Walks a tile, which begins with frame i of the chunk.
+// Walks a tile, which begins with frame i of the chunk, for each round.
 __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i, int rows,
                                      [[maybe_unused]] bool marked) {
-  if (i == kept.at) {
-    const i64 number = place.row * args.checkpoint_count + kept.number++;
-    State* checkpoint = args.checkpoints + (number * args.dim + thread.channel) * args.state + args.first_state;
-    store_states(thread.h, checkpoint, thread.count, thread.lane);
-    kept.at += (int)args.checkpoint_interval;
-  }
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round++) {
+    if (ROUNDS > 1) take_parameters(thread, args, round);
+    take_states(thread);
+    if (i == kept.at) {
+      const i64 number = place.row * args.checkpoint_count + kept.number;
+      const i64 first = (number * args.dim + thread.channel) * args.state + args.first_state + round * SLOTS;
+      store_states(thread.h, args.checkpoints + first, thread.count, thread.lane);
+    }
 #if SEQ_IDX
-  const bool whole = !marked;
+    const bool whole = !marked;
 #else
-  const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
+    const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
 #endif
-  if (whole) {
-    walk_tile(tile, thread);
-  } else {
-    walk_groups<false>(tile, thread, rows);
+    if (whole) {
+      walk_tile(tile, thread);
+    } else {
+      walk_groups<false>(tile, thread, rows);
+    }
+    leave_states(thread);
+  }
+  if (i == kept.at) {
+    kept.number++;
+    kept.at += (int)args.checkpoint_interval;
   }
 }
 
 // What a whole chunk has come to.
-__device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
-#if SUMMARY
+__device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args, const Place& place) {
   if (!thread.active) return;
-  const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
-  store_states(thread.h, args.boundary_states + boundary * args.boundary_width + args.boundary_first, thread.count, thread.lane);
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round++) {
+    if (ROUNDS > 1) {
+      const int left = states_here(args) - round * SLOTS;
+      thread.round = round;
+      thread.count = left < SLOTS ? left : SLOTS;
+    }
+    take_states(thread);
+    const int first = round * SLOTS;
+#if SUMMARY
+    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
+    State* end = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+    store_states(thread.h, end + first, thread.count, thread.lane);
 #if DECAY_BY_SUM
-  if (thread.lane == 0) args.delta_sums[boundary] = thread.delta_sum;
+    if (thread.lane == 0) args.delta_sums[boundary] = thread.delta_sum;
 #else
-  store_states(thread.product, args.decays + boundary * SLOTS, thread.count, thread.lane);
+    store_states(thread.product, args.decays + boundary * PASS_SLOTS + first, thread.count, thread.lane);
 #endif
 #else
-  if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {
-    State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
-    store_states(thread.h, after, thread.count, thread.lane);
+    if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {
+      State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+      store_states(thread.h, after + first, thread.count, thread.lane);
+    }
+#endif
   }
-#endif
 }

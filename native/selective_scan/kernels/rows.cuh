@@ -15,7 +15,7 @@
 #define PER_16_BYTES ((int)(16 / sizeof(Real)))
 #define PITCH (TILE / PER_16_BYTES % 2 ? TILE : TILE + PER_16_BYTES)
 
-static_assert(CHANNELS % VECTOR == 0 && SLOT_WIDTH % VECTOR_B == 0 && SLOT_WIDTH % VECTOR_C == 0, "rows are whole accesses");
+static_assert(CHANNELS % VECTOR == 0 && PASS_WIDTH % VECTOR_B == 0 && PASS_WIDTH % VECTOR_C == 0, "rows are whole accesses");
 
 // The row of the thread's channel.
 __device__ __forceinline__ int row_here() { return threadIdx.x / 32 * CHANNELS_PER_WARP + channel_of(threadIdx.x % 32); }
@@ -81,8 +81,8 @@ struct Units {
 };
 
 typedef Units<CHANNELS, VECTOR> Sequence;
-typedef Units<SLOT_WIDTH, VECTOR_B> RowsOfB;
-typedef Units<SLOT_WIDTH, VECTOR_C> RowsOfC;
+typedef Units<PASS_WIDTH, VECTOR_B> RowsOfB;
+typedef Units<PASS_WIDTH, VECTOR_C> RowsOfC;
 
 // A tile of a projection.
 #if TIME_LANES > 1
@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
 }
 #else
 // Turned over: component `column` of a frame lies in the row of that number.
-typedef Real Projection[SLOT_WIDTH][PITCH];
+typedef Real Projection[PASS_WIDTH][PITCH];
 
 template <typename U, int COUNT>
 __device__ __forceinline__ void store_projection(Projection& tile, const typename U::Raw& raw) {

@@ -12,7 +12,7 @@
 static_assert(TIME_LANES * LANES == 32 && CHANNELS == WARPS, "a warp has a channel");
 static_assert(OWN_FRAMES % 4 == 0 && OWN_FRAMES >= LANES, "every lane has outputs to write");
 static_assert(PACK == STATES, "a thread has neighbouring states");
-static_assert(!SUMMARY, "a row is one chunk");
+static_assert(!SUMMARY && ROUNDS == 1, "a row is one chunk, walked once");
 
 // What a thread keeps over its row.
 struct Thread {

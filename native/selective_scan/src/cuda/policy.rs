@@ -41,6 +41,11 @@ const SHORTEST_FOR_TIME_LANES: usize = 33;
 const LANES_BESIDE_TIME_LANES: usize = 4;
 const TILE_OF_TIME_LANES: usize = 64;
 const WARPS_OF_TIME_LANES: [usize; 2] = [8, 4];
+/// States of a round of the forward pass, and rounds of a pass: more would leave shared memory for too few blocks.
+const SLOTS_OF_ROUND: usize = 16;
+const MOST_ROUNDS: usize = 4;
+/// Blocks of several rounds that a multiprocessor should have room for.
+const BLOCKS_OF_ROUNDS: usize = 3;
 /// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
 const WARPS_WITH_4_LANES: usize = 6;
 /// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
@@ -91,6 +96,8 @@ pub struct Layout {
     pub time_lanes: usize,
     /// States a thread.
     pub states: usize,
+    /// How often a tile is walked, for other states each time.
+    pub rounds: usize,
     /// Channels a block.
     pub channels: usize,
     /// Warps a block.
@@ -102,7 +109,7 @@ pub struct Layout {
 impl Layout {
     /// States that a pass covers.
     pub const fn slots(&self) -> usize {
-        self.lanes * self.states
+        self.lanes * self.states * self.rounds
     }
 }
 
@@ -284,9 +291,9 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
         Program::Backward => 384,
         _ if layout.time_lanes > 1 && layout.warps == WARPS_OF_TIME_LANES[0] => 512,
         _ if layout.time_lanes > 1 => 384,
-        _ if Sizes::of(problem).words > 1 || layout.states > 4 => 0,
-        _ if heavy && (layout.lanes < 4 || layout.slots() > 16) => 256,
-        _ if problem.seq_idx || problem.z || (heavy && layout.lanes > 4) => 384,
+        _ if Sizes::of(problem).words > 1 => 0,
+        _ if heavy && layout.lanes < 4 => 256,
+        _ if problem.seq_idx || problem.z || layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
         _ => 512,
     }
 }
@@ -312,7 +319,16 @@ fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
         lanes => layout.tile * width * real + lanes * 2 * 16,
     };
     let marks = if problem.seq_idx { layout.tile.next_multiple_of(16) } else { 0 };
-    2 * (2 * layout.channels * pitch(layout.tile, real) * real + projections.count() * projection + marks)
+    // Beside Δ and x, rows for Σ C h; and a thread's states of the other rounds.
+    let (sequences, parked) = match layout.rounds {
+        1 => (2, 0),
+        _ => {
+            let states = layout.rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4;
+            (3, if decay_by_sum(problem) { states } else { 2 * states })
+        }
+    };
+    let sequences = sequences * layout.channels * pitch(layout.tile, real) * real;
+    2 * (sequences + projections.count() * projection + marks) + parked
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
@@ -357,18 +373,16 @@ impl Properties {
     /// The layout of a forward scan that keeps states every `interval` frames.
     fn forward_layout(&self, problem: &Problem, interval: usize) -> (Layout, Units) {
         let words = Sizes::of(problem).words;
-        let (most_lanes, most_states) = (16, (8 / words).max(1));
-        let passes = problem.state.div_ceil(most_lanes * most_states);
-        let count = problem.state.div_ceil(passes);
+        let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
+        let passes = rounds.div_ceil(MOST_ROUNDS);
+        let rounds = rounds.div_ceil(passes);
+        let count = problem.state.div_ceil(passes * rounds);
         let unit = unit(problem);
         let channels = problem.batch * problem.dim;
 
         // As few lanes as leave a thread four words of states, then more until there are enough warps.
         let mut lanes = 1;
         while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
-            lanes *= 2;
-        }
-        while states_for(count, lanes, words) > most_states && lanes < most_lanes {
             lanes *= 2;
         }
         while lanes < 8
@@ -384,15 +398,17 @@ impl Properties {
             lanes,
             time_lanes: 1,
             states: states_for(count, lanes, words),
+            rounds,
             channels: channels_per_block,
             warps: lanes * channels_per_block / 32,
             tile: 0,
         };
+        let several = self.shared_per_multiprocessor / BLOCKS_OF_ROUNDS - RESERVED_SHARED;
+        let room = if rounds > 1 { several.max(48 << 10) } else { 48 << 10 }.min(self.shared_per_block);
         let mut most = if lanes == 8 { 64 } else { 32 };
         loop {
             layout.tile = forward_tile(problem.seq, interval, lanes, most);
-            if forward_bytes(problem, &layout) <= self.shared_per_block.min(48 << 10) || most <= lanes.max(8)
-            {
+            if forward_bytes(problem, &layout) <= room || most <= lanes.max(8) {
                 break;
             }
             most /= 2;
@@ -418,6 +434,7 @@ impl Properties {
                 lanes,
                 time_lanes: 32 / lanes,
                 states,
+                rounds: 1,
                 channels: warps,
                 warps,
                 tile: TILE_OF_TIME_LANES,
@@ -489,7 +506,8 @@ impl Properties {
             for &warps in warps {
                 let warps = warps.min(unit(problem).div_ceil(each));
                 let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
-                let mut layout = Layout { lanes, time_lanes: 1, states, channels: warps * each, warps, tile };
+                let mut layout =
+                    Layout { lanes, time_lanes: 1, states, rounds: 1, channels: warps * each, warps, tile };
                 if problem.seq > tile && problem.seq <= LONGEST_ALONE {
                     // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
                     let whole = Layout { tile: LONGEST_ALONE, ..layout };
@@ -723,6 +741,7 @@ impl Configurations<'_> {
         lanes: 1,
         time_lanes: 1,
         states: 1,
+        rounds: 1,
         channels: 32,
         warps: 1,
         tile: 1,
@@ -755,7 +774,7 @@ impl Configurations<'_> {
             seq_idx: self.problem.seq_idx,
             adjoints,
             lanes: self.layout.lanes,
-            states: self.layout.states,
+            states: self.layout.states * self.layout.rounds,
             ..Self::NEUTRAL
         }
     }
@@ -801,6 +820,7 @@ impl Configurations<'_> {
             lanes: self.layout.lanes,
             time_lanes: self.layout.time_lanes,
             states: self.layout.states,
+            rounds: self.layout.rounds,
             channels: self.layout.channels,
             warps: self.layout.warps,
             tile: self.layout.tile,

@@ -47,6 +47,10 @@ pub fn shapes(_: bool) {
         grouped(4, 4, problem(8, 65, 896, 5)),
         Problem { seq_idx: true, bidirectional: true, ..block(9, 140, 800, 16) },
         Problem { b: Projection::Constant, ..problem(8, 100, 900, 8) },
+        // Several rounds of states, and several passes of rounds.
+        block(8, 70, 900, 50),
+        Problem { seq_idx: true, method: Method::Bilinear, ..problem(7, 100, 1000, 130) },
+        Problem { c: Projection::Constant, ..problem(1, 700, 200, 40) },
     ];
     let methods = Method::ALL.iter().map(|&method| Problem { method, ..block(8, 64, 900, 16) });
     let problems = problems.into_iter().chain(wide).chain(methods);
