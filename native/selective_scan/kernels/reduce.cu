@@ -1,11 +1,17 @@
-// The second stage of the sums of the backward pass, in a fixed order.
+// The second stage of the sums of the backward pass, in a fixed order: dB and dC of a piece over the blocks of channels, and,
+// with the piece that is walked last, the gradients of the parameters over rows and segments.
 
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
 
+#define THREADS 256
+// Packs that a block sums, each in slices of so many threads.
+#define PACK_SLICES 4
+#define PACKS_EACH (THREADS / PACK_SLICES)
+// Columns of parameters of a block, and slices of rows.
 #define COLUMNS 32
-#define SLICES 8
+#define SLICES (THREADS / COLUMNS)
 
 // VECTOR: neighbouring components that a thread sums, in one access.
 #define PACKS (SLOT_WIDTH / VECTOR)
@@ -41,14 +47,20 @@ __device__ __forceinline__ bool find_components(const Arguments& args, Component
   return true;
 }
 
-// Sums over the blocks of channels of each group. A warp has 8 packs and sums each in 4 slices; the components of C
-// come after those of B.
-extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const Arguments args) {
-  const i64 warp = block_index() * 8 + threadIdx.x / 32;
+// Packs of a piece: those of B, and all.
+__device__ __forceinline__ i64 packs_of(const Arguments& args, i64& packs_b) {
+  const i64 rows = args.batch * args.segments * args.piece_frames * PACKS;
+  packs_b = args.db_parts ? rows * args.groups_b : 0;
+  return packs_b + (args.dc_parts ? rows * args.groups_c : 0);
+}
+
+// Sums over the blocks of channels of each group. A warp has 8 packs and sums each in PACK_SLICES; the components of C come
+// after those of B.
+__device__ __forceinline__ void reduce_projections(const Arguments& args, i64 block, i64 packs_b) {
+  const i64 warp = block * (THREADS / 32) + threadIdx.x / 32;
   const int slice = threadIdx.x % 32 / 8;
   i64 index = warp * 8 + threadIdx.x % 8;
   const i64 rows = args.batch * args.segments * args.piece_frames * PACKS;
-  const i64 packs_b = args.db_parts ? rows * args.groups_b : 0;
   const bool of_b = index < packs_b;
   if (!of_b) index -= packs_b;
   const i64 groups = of_b ? args.groups_b : args.groups_c;
@@ -59,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const 
   if (here) {
     const int each = (int)(args.units * args.blocks_per_unit / groups);
 #pragma unroll 4
-    for (int k = slice; k < each; k += 4) {
+    for (int k = slice; k < each; k += PACK_SLICES) {
       const Pack part = *reinterpret_cast<const Pack*>(components.parts + (i64)k * SLOT_WIDTH);
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) sum.reals[e] += part.reals[e];
@@ -86,11 +98,12 @@ extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const 
 
 // Adds to `target` the sum of `parts` over rows and segments. A block has COLUMNS columns and SLICES slices of the
 // rows, each summed in double precision by a thread of its own.
-__device__ __forceinline__ void reduce_columns(const Arguments& args, const Real* parts, Real* target, i64 width, bool of_states) {
+__device__ __forceinline__ void reduce_columns(const Arguments& args, i64 block, const Real* parts, Real* target, i64 width,
+                                               bool of_states) {
   __shared__ double slices[SLICES][COLUMNS];
   const int x = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
   const i64 rows = (args.batch + args.rows_per_block - 1) / args.rows_per_block * args.segments;
-  const i64 column = (i64)blockIdx.x * COLUMNS + x;
+  const i64 column = block * COLUMNS + x;
   double sum = 0;
   if (column < width) {
     for (i64 row = slice; row < rows; row += SLICES) sum += (double)parts[row * width + column];
@@ -110,33 +123,46 @@ __device__ __forceinline__ void reduce_columns(const Arguments& args, const Real
   target[at] = first ? (Real)sum : (Real)((double)target[at] + sum);
 }
 
-// blockIdx.y says which parameter.
-extern "C" __global__ void __launch_bounds__(COLUMNS * SLICES) scan_reduce_parameters(const Arguments args) {
-  const i64 states = args.dim * SLOT_WIDTH;
-  switch (blockIdx.y) {
+__device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 block) {
+  const i64 states = args.dim * SLOT_WIDTH, blocks = (states + COLUMNS - 1) / COLUMNS;
+  const auto of_states = [&](const State* parts, State* target) {
+    reduce_columns(args, block, reinterpret_cast<const Real*>(parts), reinterpret_cast<Real*>(target), states, true);
+  };
+  i64 parameter = block;
+  block = take(parameter, blocks);
+  switch (parameter) {
     case 0:
-      reduce_columns(args, reinterpret_cast<const Real*>(args.da_parts), reinterpret_cast<Real*>(args.da), states, true);
+      of_states(args.da_parts, args.da);
       break;
     case 1:
-      if (args.db_constant_parts)
-        reduce_columns(args, reinterpret_cast<const Real*>(args.db_constant_parts), reinterpret_cast<Real*>(args.db_constant), states, true);
+      if (args.db_constant_parts) of_states(args.db_constant_parts, args.db_constant);
       break;
     case 2:
-      if (args.dc_constant_parts)
-        reduce_columns(args, reinterpret_cast<const Real*>(args.dc_constant_parts), reinterpret_cast<Real*>(args.dc_constant), states, true);
+      if (args.dc_constant_parts) of_states(args.dc_constant_parts, args.dc_constant);
       break;
     case 3:
-      if (args.dd_parts && args.first_pass) reduce_columns(args, args.dd_parts, args.dd, args.dim, false);
+      if (args.dd_parts && args.first_pass) reduce_columns(args, block, args.dd_parts, args.dd, args.dim, false);
       break;
     case 4:
-      if (args.ddt_bias_parts) reduce_columns(args, args.ddt_bias_parts, args.ddt_bias, args.dim, false);
+      if (args.ddt_bias_parts) reduce_columns(args, block, args.ddt_bias_parts, args.ddt_bias, args.dim, false);
       break;
   }
 }
 
+// The first blocks sum the piece's dB and dC; those after them the parameters.
+extern "C" __global__ void __launch_bounds__(THREADS) scan_reduce(const Arguments args) {
+  i64 packs_b;
+  const i64 block = block_index(), blocks = (packs_of(args, packs_b) + PACKS_EACH - 1) / PACKS_EACH;
+  if (block < blocks) {
+    reduce_projections(args, block, packs_b);
+  } else if (args.piece_first == 0) {
+    reduce_parameters(args, block - blocks);
+  }
+}
+
 // Rounds the gradients of constant B and C, once all passes have added to them.
-extern "C" __global__ void __launch_bounds__(256) scan_round_constants(const Arguments args) {
-  const i64 index = block_index() * 256 + threadIdx.x;
+extern "C" __global__ void __launch_bounds__(THREADS) scan_round_constants(const Arguments args) {
+  const i64 index = block_index() * THREADS + threadIdx.x;
   if (index >= args.dim * args.state * COMPONENTS) return;
   if (args.db_constant) args.db[index] = to_element(reinterpret_cast<const Real*>(args.db_constant)[index]);
   if (args.dc_constant) args.dc[index] = to_element(reinterpret_cast<const Real*>(args.dc_constant)[index]);

@@ -10,21 +10,21 @@ use super::launch::{
 use super::policy::{Alignment, BackwardPlan, Configurations, Piece};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
-/// Threads that sum a component of dB or dC.
-const REDUCTION_SLICES: usize = 4;
-const REDUCE_PROJECTIONS: &std::ffi::CStr = c"scan_reduce_projections";
-const REDUCE_PARAMETERS: &std::ffi::CStr = c"scan_reduce_parameters";
-const ROUND_CONSTANTS: &std::ffi::CStr = c"scan_round_constants";
+/// Threads of a block of reduce.cu; what a block sums: packs of components of dB or dC, or columns of parameters, of which
+/// there are so many kinds.
+const REDUCE_THREADS: u32 = 256;
+const PACKS_EACH: usize = 64;
+const COLUMNS: usize = 32;
+const PARAMETERS: usize = 5;
 
 pub(super) struct BackwardKernels {
     marks: Option<Kernel>,
     states: Option<Boundaries>,
     adjoints: Option<Boundaries>,
     backward: Kernel,
-    reduce_projections: Kernel,
+    reduce: Kernel,
     /// Components that a thread of it sums at once.
     vector: usize,
-    reduce_parameters: Kernel,
     round_constants: Kernel,
 }
 
@@ -49,10 +49,9 @@ impl BackwardKernels {
                 .then(|| Boundaries::of_adjoints(device, &configurations))
                 .transpose()?,
             backward: device.walking_kernel(configurations.backward(plan.tiles()), c"scan_backward")?,
-            reduce_projections: device.kernel(reduce, REDUCE_PROJECTIONS, 256)?,
+            reduce: device.kernel(reduce, c"scan_reduce", REDUCE_THREADS)?,
             vector: reduce.vector,
-            reduce_parameters: device.kernel(reduce, REDUCE_PARAMETERS, 256)?,
-            round_constants: device.kernel(reduce, ROUND_CONSTANTS, 256)?,
+            round_constants: device.kernel(reduce, c"scan_round_constants", REDUCE_THREADS)?,
         })
     }
 }
@@ -253,20 +252,26 @@ impl Device {
                 arguments.lay_out_parts(problem, &plan, &piece, workspace);
                 let blocks = row_blocks * plan.segments * contributions;
                 launcher.launch("backward", kernels.backward, blocks, &arguments)?;
-                if groups > 0 {
-                    let rows = problem.batch * plan.segments * piece.frames;
-                    let packs = rows * groups * slots * problem.components() / kernels.vector;
-                    let blocks = packs.div_ceil(256 / REDUCTION_SLICES);
-                    launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;
+                let rows = problem.batch * plan.segments * piece.frames;
+                let packs = rows * groups * slots * problem.components() / kernels.vector;
+                // The parameters with the piece that is walked last.
+                let columns = (problem.dim * slots * problem.components()).div_ceil(COLUMNS);
+                let of_parameters = if piece.first == 0 { PARAMETERS * columns } else { 0 };
+                let blocks = packs.div_ceil(PACKS_EACH) + of_parameters;
+                if blocks > 0 {
+                    launcher.launch("reduction", kernels.reduce, blocks, &arguments)?;
                 }
             }
             [arguments.db_parts, arguments.dc_parts] = workspace;
-            let columns = (problem.dim * slots * problem.components()).div_ceil(32);
-            launcher.launch_grid("reduction", kernels.reduce_parameters, (columns as u32, 5), &arguments)?;
         }
         if !sizes.exact && (arguments.db_constant != 0 || arguments.dc_constant != 0) {
             let elements = problem.dim * problem.state * problem.components();
-            launcher.launch("rounding", kernels.round_constants, elements.div_ceil(256), &arguments)?;
+            launcher.launch(
+                "rounding",
+                kernels.round_constants,
+                elements.div_ceil(REDUCE_THREADS as usize),
+                &arguments,
+            )?;
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ pub(super) struct Launcher<'a> {
 }
 
 impl Launcher<'_> {
-    /// Launches as many blocks as asked for, folded into two axes where one is too short, times `jobs`.
+    /// Launches as many blocks as asked for, folded into two axes where one is too short.
     pub(super) fn launch(
         &self,
         what: &str,
@@ -53,23 +53,14 @@ impl Launcher<'_> {
     ) -> Result<(), Error> {
         const LONGEST: usize = i32::MAX as usize;
         let x = blocks.min(LONGEST);
-        self.launch_grid(what, kernel, (x as u32, blocks.div_ceil(x) as u32), arguments)
-    }
-
-    pub(super) fn launch_grid(
-        &self,
-        what: &str,
-        kernel: Kernel,
-        (x, y): (u32, u32),
-        arguments: &Arguments,
-    ) -> Result<(), Error> {
+        let grid = (x as u32, blocks.div_ceil(x) as u32, 1);
         let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
         // SAFETY: the function belongs to a module of this device that is never unloaded; its one parameter is an
         // `Arguments`, which the driver copies before it returns; the addresses in it are the caller's promise.
         unsafe {
             result::launch_kernel(
                 kernel.function,
-                (x, y, 1),
+                grid,
                 (kernel.threads, 1, 1),
                 kernel.shared_bytes,
                 self.stream,
