@@ -41,6 +41,13 @@ const SHORTEST_FOR_TIME_LANES: usize = 33;
 const LANES_BESIDE_TIME_LANES: usize = 4;
 const TILE_OF_TIME_LANES: usize = 64;
 const WARPS_OF_TIME_LANES: [usize; 2] = [8, 4];
+/// Clocks of a tile of a channel: of a warp that is alone, of a scheduler that has several; of a scheduler for the two walks
+/// that chunks take; and what chunks cost beside these.
+const TILE_CLOCKS: usize = 900;
+const TILE_SLOTS: usize = 450;
+const TILE_SLOTS_OF_CHUNKS: usize = 830;
+const CHUNKS_CLOCKS: usize = 9000;
+const SCHEDULERS: usize = 4;
 /// States of a round of the forward pass, and rounds of a pass: more would leave shared memory for too few blocks.
 const SLOTS_OF_ROUND: usize = 16;
 const MOST_ROUNDS: usize = 4;
@@ -427,6 +434,16 @@ impl Properties {
             || channels >= CHANNELS_FOR_TIME_LANES * self.multiprocessors
         {
             return None;
+        }
+        if problem.seq >= SHORTEST_TO_CUT {
+            // Of few channels and many frames, chunks fill the device better.
+            let tiles = problem.seq.div_ceil(TILE_OF_TIME_LANES);
+            let schedulers = SCHEDULERS * self.multiprocessors;
+            let whole = tiles * TILE_CLOCKS.max(TILE_SLOTS * channels.div_ceil(schedulers));
+            let cut = tiles * TILE_SLOTS_OF_CHUNKS * channels / schedulers + CHUNKS_CLOCKS;
+            if cut < whole {
+                return None;
+            }
         }
         let unit = unit(problem);
         let of_warps = |warps: usize| {
