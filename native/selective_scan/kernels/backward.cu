@@ -12,7 +12,7 @@
 // frames, and keeps the state before each span; then back, span by span: forward again from what was kept, so that
 // decays and states of the span stay in registers, and back through them. Sums over the states of a frame end in the lane
 // of that number, which owns the frame: it reads what came with it and writes its gradients. dB and dC are summed over
-// the pair in registers, over the warp through its scratch, over the block at the end of the tile.
+// the pair in registers, over the warp by exchanges, over the block at the end of the tile.
 //
 // A block walks a piece of one segment of the sequence, of one batch row after another, from the last tile to the
 // first. States lie in `boundary_states` every `chunk` frames; where a chunk has several tiles, each warp first walks
@@ -43,11 +43,6 @@
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Units of a lane's reals in a frame of a span's dB or dC.
 #define UNITS (SPAN * LANES)
-// Where threads outnumber the units, each sums over a part of the channels alone.
-#define CHANNEL_PARTS (UNITS < 32 ? 32 / UNITS : 1)
-#define UNITS_EACH (UNITS > 32 ? UNITS / 32 : 1)
-// A thread's place in a row of the scratch: threads whose units are read at once lie on different banks.
-#define SCRATCH_PLACES 36
 #define START_REALS (PAIR * 32 * LANE_WIDTH)
 #define SUM_REALS (2 * SPAN * SLOT_WIDTH)
 
@@ -65,7 +60,6 @@ struct Warp {
   alignas(16) Frames x[TILE / 2];
   // The states before each span, [pair][thread]; when it has been walked back, its dB and dC, [b, c][frame][slot].
   alignas(16) Real spans[SPANS][START_REALS > SUM_REALS ? START_REALS : SUM_REALS];
-  alignas(16) Real scratch[SPAN][SCRATCH_PLACES * LANE_WIDTH];
   // Of the frame that a thread owns: the gradient of y before the gate, and what that of z is y times.
 #if HAS_D
   alignas(16) Real dy_before_gate[32][PAIR];
@@ -689,51 +683,58 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
 }
 
 #if TILE_B || TILE_C
-// Sums a span's dB and dC over the channels of the warp, through its scratch one after the other: [b, c][frame][slot].
-struct ChannelSums {
-  Real* sums;
-  Real values[UNITS_EACH][CHANNELS_PER_WARP / CHANNEL_PARTS][LANE_WIDTH];
+// What a thread keeps, and what its partner over this bit of the channel gives.
+__device__ __forceinline__ Real kept_and_given(Real keep, Real give, int bit) {
+  return keep + __shfl_xor_sync(ALL_LANES, give, 2 * bit);
+}
+__device__ __forceinline__ Complex kept_and_given(Complex keep, Complex give, int bit) {
+  return {kept_and_given(keep.re, give.re, bit), kept_and_given(keep.im, give.im, bit)};
+}
 
-  static __device__ __forceinline__ int place_in_row(int place) { return (place + place / 16 * 2) * LANE_WIDTH; }
-
-  static __device__ __forceinline__ void store(Warp& warp, const SpanStates& states, const Thread& thread) {
+// Sums a span's dB and dC over the channels of the warp: [b, c][frame][slot]. Each exchange halves what a thread holds: of
+// its frames, and when one is left, of b and c. In registers, because the unit for shared memory has as much to do as the
+// schedulers: an exchange passes through it once, and a store and a load would twice.
+__device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, SpanStates (&values)[TILE_B + TILE_C]) {
+  constexpr int BOTH = TILE_B + TILE_C;
+  int held = SPAN, frame = 0, which = 0;
 #pragma unroll
-    for (int f = 0; f < SPAN; f++) store_lane(&warp.scratch[f][place_in_row(thread.place)], states[f]);
-  }
-
-  static __device__ __forceinline__ int unit_of(int u, const Thread& thread) { return (u * 32 + thread.place) % UNITS; }
-
-  __device__ __forceinline__ void load(const Warp& warp, const Thread& thread) {
-    const int part = CHANNEL_PARTS > 1 ? thread.place / UNITS : 0;
+  for (int bit = 1; bit < CHANNELS_PER_WARP; bit *= 2) {
+    const bool upper = thread.pair & bit;
+    if (bit < SPAN) {
+      held /= 2;
+      frame += upper ? held : 0;
 #pragma unroll
-    for (int u = 0; u < UNITS_EACH; u++) {
-      const int unit = unit_of(u, thread), lane = unit % LANES;
-      // The place of the lane in the first channel; channels are thread bits 1 and on.
-      const int place0 = (lane & 1) | lane / 2 * (2 * CHANNELS_PER_WARP);
-      constexpr int COUNT = CHANNELS_PER_WARP / CHANNEL_PARTS;
+      for (int w = 0; w < BOTH; w++) {
 #pragma unroll
-      for (int k = 0; k < COUNT; k++) {
-        load_reals(values[u][k], &warp.scratch[unit / LANES][place_in_row(place0 + 2 * (part * COUNT + k))]);
+        for (int f = 0; f < held; f++) {
+#pragma unroll
+          for (int s = 0; s < STATES; s++) {
+            State &low = values[w][f][s], high = values[w][f + held][s];
+            low = kept_and_given(upper ? high : low, upper ? low : high, bit);
+          }
+        }
+      }
+    } else {
+      which = upper ? 1 : 0;
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+        State &low = values[0][0][s], high = values[BOTH - 1][0][s];
+        low = kept_and_given(upper ? high : low, upper ? low : high, bit);
       }
     }
   }
-
-  __device__ __forceinline__ void sum(const Thread& thread) {
+  // Where only one of the two varies, both partners have its sums.
+  constexpr bool SPLIT = CHANNELS_PER_WARP > SPAN;
+  if (SPLIT && which >= BOTH) return;
 #pragma unroll
-    for (int u = 0; u < UNITS_EACH; u++) {
-      Real sum[LANE_WIDTH];
+  for (int w = 0; w < (SPLIT ? 1 : BOTH); w++) {
 #pragma unroll
-      for (int e = 0; e < LANE_WIDTH; e++) {
-        sum[e] = values[u][0][e];
-#pragma unroll
-        for (int k = 1; k < CHANNELS_PER_WARP / CHANNEL_PARTS; k++) sum[e] += values[u][k][e];
-#pragma unroll
-        for (int by = UNITS; by < 32; by *= 2) sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], by);
-      }
-      if (CHANNEL_PARTS == 1 || thread.place < UNITS) store_reals(&sums[unit_of(u, thread) * LANE_WIDTH], sum);
+    for (int f = 0; f < held; f++) {
+      const int of_c = TILE_B ? w + which : 1;
+      store_lane(&sums[((of_c * SPAN + frame + f) * LANES + thread.lane) * LANE_WIDTH], values[w][f]);
     }
   }
-};
+}
 #endif
 
 // Walks a tile back.
@@ -765,17 +766,20 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
     }
     __syncwarp();
 
+#if TILE_B || TILE_C
+    SpanStates gradients[TILE_B + TILE_C];
+#endif
 #if TILE_B
-    SpanStates b, db;
+    SpanStates b;
     load_span(b, &shared.b[k * SPAN], thread);
-    const Operand<false> operand_b{b, db};
+    const Operand<false> operand_b{b, gradients[0]};
 #else
     const Operand<true> operand_b{thread.b, thread.db};
 #endif
 #if TILE_C
-    SpanStates c, dc;
+    SpanStates c;
     load_span(c, &shared.c[k * SPAN], thread);
-    const Operand<false> operand_c{c, dc};
+    const Operand<false> operand_c{c, gradients[TILE_B]};
 #else
     const Operand<true> operand_c{thread.c, thread.dc};
 #endif
@@ -798,17 +802,9 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
 #endif
       }
     }
-    // All have read the states that were kept: other lanes' before the sums over states, their own before that.
-#if TILE_B
-    ChannelSums of_b{warp.spans[k]};
-    ChannelSums::store(warp, db, thread);
-    __syncwarp();
-    of_b.load(warp, thread);
-    __syncwarp();
-#endif
-#if TILE_C
-    ChannelSums of_c{warp.spans[k] + SPAN * SLOT_WIDTH};
-    ChannelSums::store(warp, dc, thread);
+#if TILE_B || TILE_C
+    __syncwarp();  // all have read the states that were kept, where these sums go
+    sum_channels(warp.spans[k], thread, gradients);
 #endif
 #if LIMIT
     if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, row);
@@ -817,14 +813,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
 #endif
     owned = sequence.owns(thread, 0);
     at -= SPAN * sequence.stride;
-#if TILE_B
-    of_b.sum(thread);
-#endif
-    __syncwarp();
-#if TILE_C
-    of_c.load(warp, thread);
-    of_c.sum(thread);
-#endif
+    __syncwarp();  // all have read the source of the adjoints
   }
 }
 

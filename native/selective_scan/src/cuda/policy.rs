@@ -361,11 +361,10 @@ fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let frames = (2 * layout.tile + SPAN) * channels;
     let starts = PAIR * 32 * lane;
     let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots);
-    let scratch = SPAN * 36 * lane;
     let of_channels = (usize::from(problem.d) + usize::from(problem.dt_bias)) * channels;
     let own =
         (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
-    let warp = frames + spans + scratch + own + of_channels + (tiles - 1) * starts;
+    let warp = frames + spans + own + of_channels + (tiles - 1) * starts;
     (layout.warps * warp + varying(problem) * layout.tile * slots) * Sizes::of(problem).real + COURSE_BYTES
 }
 
