@@ -277,7 +277,7 @@ struct Incoming {
 
 // What the owner of frame r of a tile has of its pair.
 __device__ __forceinline__ void put(Frames* frames, const Thread& thread, int r, const Real (&values)[PAIR]) {
-  store_reals(frames[r / 2][thread.pair][r % 2], values);
+  store_reals(frames[(u32)r / 2][thread.pair][r & 1], values);
 }
 
 // A span of the thread's pair.
@@ -311,6 +311,15 @@ __device__ __forceinline__ void clear(PairStates& states) {
   }
 }
 
+// What Re Σ C h is multiplied by: half where the other direction adds the same again, for which it takes several passes.
+__device__ __forceinline__ Real output_weight([[maybe_unused]] const Arguments& args) {
+#if SEVERAL_PASSES
+  return OUTPUT_WEIGHT * (Real)args.scale;
+#else
+  return OUTPUT_WEIGHT;
+#endif
+}
+
 // Δ of the frame that the thread owns; zero where there is none.
 __device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] const Warp& warp, const Arguments& args,
                                           const Thread& thread, const Pair& dt, bool present) {
@@ -341,7 +350,7 @@ __device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Re
 // The source of the adjoints in that frame.
 __device__ __forceinline__ void put_source(Frames* frames, const Arguments& args, const Thread& thread, int r, Real (&values)[PAIR]) {
 #pragma unroll
-  for (int p = 0; p < PAIR; p++) values[p] *= OUTPUT_WEIGHT * (Real)args.scale;
+  for (int p = 0; p < PAIR; p++) values[p] *= output_weight(args);
   put(frames, thread, r, values);
 }
 
@@ -619,8 +628,8 @@ __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args,
 __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, Warp& warp, const Arguments& args,
                                            const Thread& thread, bool skipped, i64 at, int row) {
   Real dx[PAIR], ddt[PAIR], x[PAIR], delta[PAIR];
-  load_reals(x, warp.x[row / 2][thread.pair][row % 2]);
-  load_reals(delta, warp.delta[row / 2][thread.pair][row % 2]);
+  load_reals(x, warp.x[(u32)row / 2][thread.pair][row & 1]);
+  load_reals(delta, warp.delta[(u32)row / 2][thread.pair][row & 1]);
   [[maybe_unused]] Real bias[PAIR] = {0, 0};
 #if HAS_DT_BIAS
   Real ddt_bias[PAIR];
@@ -651,7 +660,7 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
 #endif
     to_delta *= slope_of(args, delta[p], dt.elements[p], bias[p]);
 #if HAS_Z
-    Real y = sums.y[p] * (OUTPUT_WEIGHT * (Real)args.scale);
+    Real y = sums.y[p] * (output_weight(args));
 #if HAS_D
     if (with_d) y += d[p] * x[p];
 #endif
@@ -1223,6 +1232,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
           walk_states<true>(warp, shared, args, sequence, thread, h, first_span, marks, r0, rows);
           walk_back(warp, shared, args, sequence, thread, first_back, marks, r0, rows);
         }
+#if TILES > 1
+        clear(h);  // the next tile's are restored: without this, they would be kept in registers through the walk back
+#endif
         if (threadIdx.x == 0) {
           const i64 contributions = args.units * args.blocks_per_unit;
           course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +

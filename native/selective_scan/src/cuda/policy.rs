@@ -882,7 +882,11 @@ impl Configurations<'_> {
     /// What backward.cu is compiled for in either use.
     fn walking_back(&self) -> Configuration {
         let walking = self.walking(Program::Backward);
-        Configuration { vector: walking.vector.min(PAIR), ..walking }
+        Configuration {
+            vector: walking.vector.min(PAIR),
+            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
+            ..walking
+        }
     }
 
     /// backward.cu, where it finds what adjoint chunks add to the gradients before them.
@@ -903,7 +907,6 @@ impl Configurations<'_> {
         Configuration {
             has_d: self.problem.d,
             tiles,
-            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
             ..self.walking_back()
         }
