@@ -42,7 +42,11 @@ __device__ __forceinline__ Real to_real(Element element) {
 
 // Rounds to nearest, ties to even; a NaN stays a NaN.
 __device__ __forceinline__ Element to_element(Real value) {
-#if ELEMENT == 2
+#if ELEMENT == 2 && __CUDA_ARCH__ >= 800
+  Element element;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(element) : "f"(value));
+  return element;
+#elif ELEMENT == 2
   u32 bits = __float_as_uint(value);
   u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return (Element)(value != value ? (bits >> 16) | 0x40u : rounded);

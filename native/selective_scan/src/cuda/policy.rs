@@ -869,9 +869,13 @@ impl Configurations<'_> {
         let Layout { channels, warps, tile, time_lanes, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
+        let each = (tile * self.layout.slots() * self.problem.components() / (warps * 32)).max(1);
+        let of_projection = 1 << each.ilog2();
         Configuration {
             has_d: self.problem.d,
             vector,
+            vector_b: walking.vector_b.min(of_projection),
+            vector_c: walking.vector_c.min(of_projection),
             pipelined: !is_heavy(self.problem),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             shared_bytes: forward_bytes(self.problem, &self.layout),
