@@ -135,7 +135,8 @@ pub fn case(problem: Problem, seed: u64) -> Case {
             if p.dt_softplus { sum.exp().ln_1p() } else { sum }
         };
         while p.dt_limit.iter().flatten().any(|limit| (delta(*dt) - limit).abs() < 1e-5) {
-            *dt = rounded("dt", &[*dt + 0.01])[0];
+            // A step that no element type rounds away.
+            *dt = rounded("dt", &[*dt + 0.01 * dt.abs().max(1.0)])[0];
         }
     }
     let a: Vec<f64> = (0..size("a"))
