@@ -43,23 +43,29 @@
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Units of a lane's reals in a frame of a span's dB or dC.
 #define UNITS (SPAN * LANES)
+// Reals of a span of all channels of a warp.
+#define FRAMES_REALS (PAIR * CHANNELS_PER_WARP * SPAN)
 #define START_REALS (PAIR * 32 * LANE_WIDTH)
 #define SUM_REALS (2 * SPAN * SLOT_WIDTH)
+#define SPAN_REALS (START_REALS > SUM_REALS ? START_REALS : SUM_REALS)
 
 static_assert(CHANNELS == WARPS * CHANNELS_EACH, "warps have equally many channels");
 static_assert(TILE % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
+static_assert(STATES <= PACK, "a lane's states are neighbours");
+static_assert(ORDERS <= STATES && ORDERS <= CHANNELS_PER_WARP, "orders differ in bits of a state and of a channel");
 
-// Two frames of the channels of a warp: in one access, a thread has two frames of its pair.
-typedef Real Frames[CHANNELS_PER_WARP][2][PAIR];
+// A span of the channels of a warp.
+typedef Real Frames[PAIR][CHANNELS_PER_WARP][SPAN];
 
 // What belongs to a warp. Where lanes write what others read, __syncwarp lies between.
 struct Warp {
-  alignas(16) Frames delta[TILE / 2];
+  alignas(16) Frames delta[SPANS];  // first: see DISTANCE
 #if !SUMMARY
-  alignas(16) Frames x[TILE / 2];
+  alignas(16) Frames x[SPANS];
   // The states before each span, [pair][thread]; when it has been walked back, its dB and dC, [b, c][frame][slot].
-  alignas(16) Real spans[SPANS][START_REALS > SUM_REALS ? START_REALS : SUM_REALS];
+  alignas(16) Real spans[SPANS][SPAN_REALS];
+  alignas(16) Real da[START_REALS];  // a thread's sums of dA over time: the walk needs the registers
   // Of the frame that a thread owns: the gradient of y before the gate, and what that of z is y times.
 #if HAS_D
   alignas(16) Real dy_before_gate[32][PAIR];
@@ -79,7 +85,7 @@ struct Warp {
   alignas(16) Real tiles[TILES - 1][START_REALS];  // the states before the tiles of a chunk but the last
 #endif
 #endif
-  alignas(16) Frames dy[SUMMARY ? TILE / 2 : SPAN / 2];  // w · scale · dy · silu(z)
+  alignas(16) Frames dy[SUMMARY ? SPANS : 1];  // w · scale · dy · silu(z)
 #if HAS_DT_BIAS
   alignas(16) Real dt_bias[CHANNELS_PER_WARP][PAIR];
 #endif
@@ -96,13 +102,18 @@ struct Course {
   int ready_rows;                  // its frames; 0 for none
 };
 
+// A tile of a projection, in every order in which there are threads that hold their states (see order_of).
+struct Rows {
+  alignas(16) Real frames[TILE][ORDERS * SLOT_WIDTH];
+};
+
 struct Shared {
   Warp warps[WARPS];
 #if TILE_B
-  alignas(16) Real b[TILE][SLOT_WIDTH];
+  Rows b;
 #endif
 #if TILE_C
-  alignas(16) Real c[TILE][SLOT_WIDTH];
+  Rows c;
 #endif
   Course course;
 };
@@ -140,6 +151,10 @@ typedef State PairStates[PAIR][STATES];
 struct Thread {
   int warp, place, lane, pair, column;
   int here;  // channels of the pair that there are
+  int order;
+  // Where it finds in shared memory what is its own: Δ of its pair in the first span, its states before the first span, its
+  // states of the first frame of b. Others lie at a distance from these.
+  Real *frames, *states, *rows;
   PairStates a, adjoint;
 #if SUMMARY
 #if DECAY_BY_SUM
@@ -148,7 +163,6 @@ struct Thread {
   PairStates product;
 #endif
 #else
-  PairStates da;
 #if B_CONSTANT
   PairStates b, db;
 #endif
@@ -161,10 +175,36 @@ struct Thread {
 #endif
 };
 
-// Addresses that follow from a thread's lane are found anew after this: kept over a loop, they would be spilled.
-__device__ __forceinline__ void forget_addresses(Thread& thread) {
-  asm volatile("" : "+r"(thread.lane), "+r"(thread.pair));
+// Reals from the Δ of a warp to another member.
+#define DISTANCE(member) ((int)((u64)&((Warp*)nullptr)->member / sizeof(Real)))
+
+// An address in shared memory that is kept as it is: the compiler would find it anew in each span.
+template <typename T>
+__device__ __forceinline__ T* fixed(T* shared) {
+  u32 address = (u32)__cvta_generic_to_shared(shared);
+  asm volatile("" : "+r"(address));
+  return static_cast<T*>(__cvta_shared_to_generic(address));
 }
+
+// State s of a lane is s ^ order of its slots, by the channel's place among those of the warp: so an exchange with the
+// channel whose order differs in a bit gives away what has that bit, and nobody has to select (sum_channels). The highest
+// bits of the place, as many as there are of the order: neighbouring threads of a lane then read the same row.
+__device__ __forceinline__ constexpr bool turns(int bit) { return bit * ORDERS >= CHANNELS_PER_WARP; }
+
+__device__ __forceinline__ int order_of(int pair) {
+  int order = 0, turned = STATES / 2;
+#pragma unroll
+  for (int bit = CHANNELS_PER_WARP / 2; bit > 0 && turns(bit); bit /= 2, turned /= 2) order |= pair & bit ? turned : 0;
+  return order;
+}
+
+// Where a lane's states lie in a row, in an order: the threads that access it together find theirs in different banks.
+__device__ __forceinline__ int place_in_row(int lane, int order) {
+  return (lane % 2 + order * 2 + lane / 2 * (2 * ORDERS)) * LANE_WIDTH;
+}
+
+// Whether the thread owns a frame of every span.
+__device__ __forceinline__ bool is_owner([[maybe_unused]] const Thread& thread) { return LANES == SPAN || thread.lane < SPAN; }
 
 // --- Between memory and registers -----------------------------------------------------------------------------
 
@@ -183,7 +223,7 @@ struct Sequence {
 
   // Whether the thread owns a frame that there is.
   __device__ __forceinline__ bool owns(const Thread& thread, int r) const {
-    return thread.lane < SPAN && thread.here > 0 && r < rows;
+    return is_owner(thread) && thread.here > 0 && r < rows;
   }
 
   // What lies there; anything where the thread does not own the frame.
@@ -263,45 +303,74 @@ struct Incoming {
   }
 
   // What b and c are in frames that are skipped must not reach a sum.
-  __device__ __forceinline__ void store(Real (*rows)[SLOT_WIDTH], const Marks& marks) const {
+  __device__ __forceinline__ void store(Rows& rows, const Marks& marks) const {
     each([&](int k, int r, int column) {
-      Real values[COUNT];
 #pragma unroll
-      for (int e = 0; e < COUNT; e++) values[e] = marks.skip(r) ? (Real)0 : to_real(raw[k].elements[e]);
-      store_reals(&rows[r][column], values);
+      for (int order = 0; order < ORDERS; order++) {
+        // Those of a lane at once, or a part of them.
+        constexpr int PART = COUNT < LANE_WIDTH ? COUNT : LANE_WIDTH;
+        const int turn = order * COMPONENTS;
+#pragma unroll
+        for (int first = 0; first < COUNT; first += PART) {
+          Real values[PART];
+#pragma unroll
+          for (int e = 0; e < PART; e++) {
+            values[e] = marks.skip(r) ? (Real)0 : to_real(raw[k].elements[first + (e ^ (turn & (PART - 1)))]);
+          }
+          const int of_lane = (column + first) % LANE_WIDTH ^ (turn & ~(PART - 1));
+          store_reals(&rows.frames[r][place_in_row((column + first) / LANE_WIDTH, order) + of_lane], values);
+        }
+      }
     });
   }
 };
 
 // --- Between registers and shared memory ------------------------------------------------------------------------
 
-// What the owner of frame r of a tile has of its pair.
-__device__ __forceinline__ void put(Frames* frames, const Thread& thread, int r, const Real (&values)[PAIR]) {
-  store_reals(frames[(u32)r / 2][thread.pair][r & 1], values);
+// A span of a channel of the thread's pair: span k of `frames`.
+typedef Real Span[SPAN];
+
+__device__ __forceinline__ void load_span(Span& values, const Real* frames, int k, int p) {
+  load_reals(values, frames + k * FRAMES_REALS + p * (CHANNELS_PER_WARP * SPAN));
 }
 
-// A span of the thread's pair.
-typedef Real Span[SPAN][PAIR];
-
-__device__ __forceinline__ void load_span(Span& values, const Frames* frames, const Thread& thread, int first) {
+// The owner's frame of span k of the pair.
+__device__ __forceinline__ void put(Real* frames, const Thread& thread, int k, const Real (&values)[PAIR]) {
 #pragma unroll
-  for (int f = 0; f < SPAN; f += 2) {
-    Real both[2 * PAIR];
-    load_reals(both, frames[(first + f) / 2][thread.pair][0]);
-#pragma unroll
-    for (int k = 0; k < 2 * PAIR; k++) values[f + k / PAIR][k % PAIR] = both[k];
-  }
+  for (int p = 0; p < PAIR; p++) frames[k * FRAMES_REALS + p * (CHANNELS_PER_WARP * SPAN) + thread.lane] = values[p];
 }
 
-__device__ __forceinline__ void save(Real* to, const PairStates& h, const Thread& thread) {
+__device__ __forceinline__ void get(Real (&values)[PAIR], const Real* frames, const Thread& thread, int k) {
 #pragma unroll
-  for (int p = 0; p < PAIR; p++) store_lane(to + (p * 32 + thread.place) * LANE_WIDTH, h[p]);
+  for (int p = 0; p < PAIR; p++) values[p] = frames[k * FRAMES_REALS + p * (CHANNELS_PER_WARP * SPAN) + thread.lane];
 }
 
-__device__ __forceinline__ void restore(PairStates& h, const Real* from, const Thread& thread) {
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) load_lane(h[p], from + (p * 32 + thread.place) * LANE_WIDTH);
+// Where the thread's states of a frame of a tile lie, of b or c.
+__device__ __forceinline__ const Real* row_of_b(const Thread& thread, int r) { return thread.rows + r * (ORDERS * SLOT_WIDTH); }
+__device__ __forceinline__ const Real* row_of_c(const Thread& thread, int r) {
+  return row_of_b(thread, r) + (TILE_B ? TILE * ORDERS * SLOT_WIDTH : 0);
 }
+
+#if !SUMMARY
+// The thread's states of its pair, those of one channel after those of the other.
+__device__ __forceinline__ void save(Real* to, const PairStates& h) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) store_lane(to + p * 32 * LANE_WIDTH, h[p]);
+}
+
+__device__ __forceinline__ void restore(PairStates& h, const Real* from) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) load_lane(h[p], from + p * 32 * LANE_WIDTH);
+}
+
+__device__ __forceinline__ Real* sums_of_da(const Thread& thread) { return thread.states + (DISTANCE(da) - DISTANCE(spans)); }
+
+#if TILES > 1
+__device__ __forceinline__ Real* tile_states(const Thread& thread, int tile) {
+  return thread.states + (DISTANCE(tiles) - DISTANCE(spans)) + tile * START_REALS;
+}
+#endif
+#endif
 
 __device__ __forceinline__ void clear(PairStates& states) {
 #pragma unroll
@@ -348,10 +417,10 @@ __device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Re
 }
 
 // The source of the adjoints in that frame.
-__device__ __forceinline__ void put_source(Frames* frames, const Arguments& args, const Thread& thread, int r, Real (&values)[PAIR]) {
+__device__ __forceinline__ void put_source(const Thread& thread, const Arguments& args, int k, Real (&values)[PAIR]) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) values[p] *= output_weight(args);
-  put(frames, thread, r, values);
+  put(thread.frames + DISTANCE(dy), thread, k, values);
 }
 
 // Sums what the lanes of a channel have; those that differ in bits below FIRST have sums of their own.
@@ -376,15 +445,11 @@ __device__ __forceinline__ State input_of([[maybe_unused]] State a, [[maybe_unus
 }
 
 // What B is multiplied by where the gain is Δ: Δx, else x.
-__device__ __forceinline__ void load_inputs(Span& inputs, const Warp& warp, [[maybe_unused]] const Span& delta, const Thread& thread,
-                                            int first) {
-  load_span(inputs, warp.x, thread, first);
+__device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const Span& delta, const Thread& thread, int k, int p) {
+  load_span(inputs, thread.frames + DISTANCE(x), k, p);
 #if GAIN_IS_DELTA
 #pragma unroll
-  for (int f = 0; f < SPAN; f++) {
-#pragma unroll
-    for (int p = 0; p < PAIR; p++) inputs[f][p] *= delta[f][p];
-  }
+  for (int f = 0; f < SPAN; f++) inputs[f] *= delta[f];
 #endif
 }
 
@@ -419,18 +484,20 @@ struct FirstBack {
   }
 };
 
-// Walks the states of a span: k of its tile, whose Δ and x lie from row `first` on.
-__device__ __forceinline__ void walk_span(const Warp& warp, [[maybe_unused]] const Shared& shared, const Thread& thread, PairStates& h,
-                                          const Marks& marks, int k, int first) {
-  Span delta, input;
-  load_span(delta, warp.delta, thread, first);
-  load_inputs(input, warp, delta, thread, first);
+// Walks the states of a span: k of its tile, whose Δ and x lie in span `at`.
+__device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, const Marks& marks, int k, int at) {
+  Span delta[PAIR], input[PAIR];
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    load_span(delta[p], thread.frames, at, p);
+    load_inputs(input[p], delta[p], thread, at, p);
+  }
 #pragma unroll
   for (int f = 0; f < SPAN; f++) {
     const bool reset = marks.reset(k * SPAN + f);
 #if TILE_B
     State b[STATES];
-    load_lane(b, &shared.b[k * SPAN + f][thread.lane * LANE_WIDTH]);
+    load_lane(b, row_of_b(thread, k * SPAN + f));
 #endif
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
@@ -439,8 +506,8 @@ __device__ __forceinline__ void walk_span(const Warp& warp, [[maybe_unused]] con
 #endif
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
-        const State a = thread.a[p][s], e = decay(a, delta[f][p]);
-        const State in = input_of(a, delta[f][p], e, b[s], input[f][p]);
+        const State a = thread.a[p][s], e = decay(a, delta[p][f]);
+        const State in = input_of(a, delta[p][f], e, b[s], input[p][f]);
         h[p][s] = reset ? in : e * h[p][s] + in;
       }
     }
@@ -450,9 +517,9 @@ __device__ __forceinline__ void walk_span(const Warp& warp, [[maybe_unused]] con
 // Walks the states of a tile, which begins with frame r0 of the chunk, and leaves the Δ and x of its frames in the rows of
 // the warp. KEEP: keeps the states before each span, and does not walk the last; else the rows of two spans serve all.
 template <bool KEEP>
-__device__ __forceinline__ void walk_states(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                            const Sequence& sequence, const Thread& thread, PairStates& h, First incoming,
-                                            const Marks& marks, int r0, int rows) {
+__device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& args, const Sequence& sequence,
+                                            const Thread& thread, PairStates& h, First incoming, const Marks& marks, int r0,
+                                            int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
 #pragma unroll 1
   for (int k0 = 0; k0 < spans; k0 += AHEAD) {
@@ -460,20 +527,20 @@ __device__ __forceinline__ void walk_states(Warp& warp, [[maybe_unused]] const S
     for (int ahead = 0; ahead < AHEAD; ahead++) {
       const int k = k0 + ahead;
       if (k >= spans) break;
-      const int first = (KEEP ? k : k % 2) * SPAN, own = k * SPAN + thread.lane;
-      if (thread.lane < SPAN) {
+      const int at = KEEP ? k : k % AHEAD, own = k * SPAN + thread.lane;
+      if (is_owner(thread)) {
         const bool present = sequence.owns(thread, r0 + own) && !marks.skip(own);
         Real delta[PAIR], values[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
 #pragma unroll
         for (int p = 0; p < PAIR; p++) values[p] = present ? to_real(incoming.x[ahead].elements[p]) : (Real)0;
-        put(warp.delta, thread, first + thread.lane, delta);
-        put(warp.x, thread, first + thread.lane, values);
+        put(thread.frames, thread, at, delta);
+        put(thread.frames + DISTANCE(x), thread, at, values);
       }
-      if constexpr (KEEP) save(warp.spans[k], h, thread);
+      if constexpr (KEEP) save(thread.states + k * SPAN_REALS, h);
       if (k + AHEAD < spans) incoming.load(args, sequence, thread, ahead, r0 + own + AHEAD * SPAN);
       __syncwarp();
-      if (!KEEP || k + 1 < spans) walk_span(warp, shared, thread, h, marks, k, first);
+      if (!KEEP || k + 1 < spans) walk_span(thread, h, marks, k, at);
     }
   }
   __syncwarp();
@@ -506,10 +573,10 @@ struct OwnSums {
 // States of a lane over a span.
 typedef State SpanStates[SPAN][STATES];
 
-// Those of B or C, whose frames are rows.
-__device__ __forceinline__ void load_span(SpanStates& states, const Real (*rows)[SLOT_WIDTH], const Thread& thread) {
+// Those of B or C, from a frame's row on.
+__device__ __forceinline__ void load_span(SpanStates& states, const Real* row) {
 #pragma unroll
-  for (int f = 0; f < SPAN; f++) load_lane(states[f], &rows[f][thread.lane * LANE_WIDTH]);
+  for (int f = 0; f < SPAN; f++) load_lane(states[f], row + f * (ORDERS * SLOT_WIDTH));
 }
 
 // B or C of a span, and the sums of its gradient: where it is constant, one for each channel, over time; else one for each
@@ -533,13 +600,13 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
                                              const Operand<C_CONSTANT>& operand_c, const Real* kept, const Span& delta,
                                              const Span& x, const Span& dy, const Marks& marks, int first) {
   State before[STATES], e[SPAN][STATES], h[SPAN][STATES];
-  load_lane(before, kept + (p * 32 + thread.place) * LANE_WIDTH);
+  load_lane(before, kept + p * 32 * LANE_WIDTH);
 #pragma unroll
   for (int f = 0; f < SPAN; f++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      e[f][s] = decay(thread.a[p][s], delta[f][p]);
-      const State in = input_of(thread.a[p][s], delta[f][p], e[f][s], operand_b.at(p, f, s), x[f][p]);
+      e[f][s] = decay(thread.a[p][s], delta[f]);
+      const State in = input_of(thread.a[p][s], delta[f], e[f][s], operand_b.at(p, f, s), x[f]);
       h[f][s] = marks.reset(first + f) ? in : e[f][s] * (f > 0 ? h[f - 1][s] : before[s]) + in;
     }
   }
@@ -558,29 +625,31 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
 #endif
 
   Real to_x[SPAN], to_delta[SPAN];
+  State da[STATES];
+  load_lane(da, sums_of_da(thread) + p * 32 * LANE_WIDTH);
 #pragma unroll
   for (int f = SPAN - 1; f >= 0; f--) {
     const bool reset = marks.reset(first + f);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
       const State a = thread.a[p][s], b = operand_b.at(p, f, s), c = operand_c.at(p, f, s);
-      const State lambda = conjugate(c) * dy[f][p] + thread.adjoint[p][s];
+      const State lambda = conjugate(c) * dy[f] + thread.adjoint[p][s];
       const State previous = f > 0 ? h[f - 1][s] : before[s];
-      operand_c.add(p, f, s, conjugate(h[f][s]) * dy[f][p]);
+      operand_c.add(p, f, s, conjugate(h[f][s]) * dy[f]);
       const State carried = conjugate(e[f][s]) * lambda;
 #if GAIN_IS_DELTA
       // ∂a/∂A = Δa and ∂a/∂Δ = Aa share λ conj(a h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B).
       const State through_decay = reset ? to_state(0) : carried * conjugate(previous);
-      const State of_b = lambda * x[f][p];
-      thread.da[p][s] = through_decay * delta[f][p] + thread.da[p][s];
+      const State of_b = lambda * x[f];
+      da[s] = through_decay * delta[f] + da[s];
       const Real of_delta = real_part(through_decay * conjugate(a)), of_x = real_part(lambda * conjugate(b));
 #else
       // Coefficients are had anew here: their derivatives would not find room in registers.
       Partials partials;
-      const Coefficients k = discretize(a, delta[f][p], partials);
-      const State d_a = reset ? to_state(0) : lambda * conjugate(previous), d_g = lambda * conjugate(b * x[f][p]);
-      const State through_gain = lambda * conjugate(k.g), of_b = through_gain * x[f][p];
-      thread.da[p][s] = d_a * conjugate(partials.a_by_a) + (d_g * conjugate(partials.g_by_a) + thread.da[p][s]);
+      const Coefficients k = discretize(a, delta[f], partials);
+      const State d_a = reset ? to_state(0) : lambda * conjugate(previous), d_g = lambda * conjugate(b * x[f]);
+      const State through_gain = lambda * conjugate(k.g), of_b = through_gain * x[f];
+      da[s] = d_a * conjugate(partials.a_by_a) + (d_g * conjugate(partials.g_by_a) + da[s]);
       const Real of_delta = real_part(d_a * conjugate(partials.a_by_delta) + d_g * conjugate(partials.g_by_delta));
       const Real of_x = real_part(through_gain * conjugate(b));
 #endif
@@ -590,6 +659,7 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
       thread.adjoint[p][s] = reset ? to_state(0) : carried;
     }
   }
+  store_lane(sums_of_da(thread) + p * 32 * LANE_WIDTH, da);
   own.x[p] = sum_of_own_frame(to_x, thread);
   own.delta[p] = sum_of_own_frame(to_delta, thread);
 }
@@ -624,12 +694,12 @@ __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args,
 #endif
 }
 
-// Writes the gradients of the frame that the thread owns: `row` of the tile, at `at` in memory.
-__device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, Warp& warp, const Arguments& args,
-                                           const Thread& thread, bool skipped, i64 at, int row) {
+// Writes the gradients of the frame of span k that the thread owns, which lie at `at` in memory.
+__device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, [[maybe_unused]] Warp& warp,
+                                           const Arguments& args, const Thread& thread, bool skipped, i64 at, int k) {
   Real dx[PAIR], ddt[PAIR], x[PAIR], delta[PAIR];
-  load_reals(x, warp.x[(u32)row / 2][thread.pair][row & 1]);
-  load_reals(delta, warp.delta[(u32)row / 2][thread.pair][row & 1]);
+  get(x, thread.frames + DISTANCE(x), thread, k);
+  get(delta, thread.frames, thread, k);
   [[maybe_unused]] Real bias[PAIR] = {0, 0};
 #if HAS_DT_BIAS
   Real ddt_bias[PAIR];
@@ -700,55 +770,76 @@ __device__ __forceinline__ Complex kept_and_given(Complex keep, Complex give, in
   return {kept_and_given(keep.re, give.re, bit), kept_and_given(keep.im, give.im, bit)};
 }
 
+// A component of a state.
+__device__ __forceinline__ Real real_of(Real state, int) { return state; }
+__device__ __forceinline__ Real real_of(Complex state, int component) { return component == 0 ? state.re : state.im; }
+
 // Sums a span's dB and dC over the channels of the warp: [b, c][frame][slot]. Each exchange halves what a thread holds: of
-// its frames, and when one is left, of b and c. In registers, because the unit for shared memory has as much to do as the
-// schedulers: an exchange passes through it once, and a store and a load would twice.
+// its states, where there are threads in that order, else of its frames, and when one is left, of b and c. In registers,
+// because the unit for shared memory has as much to do as the schedulers: an exchange passes through it once, and a store
+// and a load would twice.
 __device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, SpanStates (&values)[TILE_B + TILE_C]) {
   constexpr int BOTH = TILE_B + TILE_C;
-  int held = SPAN, frame = 0, which = 0;
+  int states = STATES, frames = SPAN, frame = 0, step = 1, which = 0;
 #pragma unroll
-  for (int bit = 1; bit < CHANNELS_PER_WARP; bit *= 2) {
+  for (int bit = CHANNELS_PER_WARP / 2; bit > 0; bit /= 2) {
     const bool upper = thread.pair & bit;
-    if (bit < SPAN) {
-      held /= 2;
-      frame += upper ? held : 0;
+    if (turns(bit)) {
+      states /= 2;
 #pragma unroll
       for (int w = 0; w < BOTH; w++) {
 #pragma unroll
-        for (int f = 0; f < held; f++) {
+        for (int f = 0; f < frames; f++) {
 #pragma unroll
-          for (int s = 0; s < STATES; s++) {
-            State &low = values[w][f][s], high = values[w][f + held][s];
-            low = kept_and_given(upper ? high : low, upper ? low : high, bit);
+          for (int s = 0; s < states; s++) values[w][f][s] = kept_and_given(values[w][f][s], values[w][f][s + states], bit);
+        }
+      }
+    } else if (frames > 1) {
+      // Every other frame: what is left of neighbouring ones is stored to different banks.
+      frames /= 2;
+      frame += upper ? step : 0;
+      step *= 2;
+#pragma unroll
+      for (int w = 0; w < BOTH; w++) {
+#pragma unroll
+        for (int f = 0; f < frames; f++) {
+#pragma unroll
+          for (int s = 0; s < states; s++) {
+            const State low = values[w][2 * f][s], high = values[w][2 * f + 1][s];
+            values[w][f][s] = kept_and_given(upper ? high : low, upper ? low : high, bit);
           }
         }
       }
     } else {
       which = upper ? 1 : 0;
 #pragma unroll
-      for (int s = 0; s < STATES; s++) {
+      for (int s = 0; s < states; s++) {
         State &low = values[0][0][s], high = values[BOTH - 1][0][s];
         low = kept_and_given(upper ? high : low, upper ? low : high, bit);
       }
     }
   }
   // Where only one of the two varies, both partners have its sums.
-  constexpr bool SPLIT = CHANNELS_PER_WARP > SPAN;
+  constexpr bool SPLIT = CHANNELS_PER_WARP > SPAN * ORDERS;
+  constexpr int HELD = STATES / ORDERS * COMPONENTS;
   if (SPLIT && which >= BOTH) return;
 #pragma unroll
   for (int w = 0; w < (SPLIT ? 1 : BOTH); w++) {
 #pragma unroll
-    for (int f = 0; f < held; f++) {
+    for (int f = 0; f < frames; f++) {
       const int of_c = TILE_B ? w + which : 1;
-      store_lane(&sums[((of_c * SPAN + frame + f) * LANES + thread.lane) * LANE_WIDTH], values[w][f]);
+      Real held[HELD];
+#pragma unroll
+      for (int e = 0; e < HELD; e++) held[e] = real_of(values[w][f][e / COMPONENTS], e % COMPONENTS);
+      const int slot = thread.lane * STATES + thread.order;
+      store_reals(&sums[(of_c * SPAN + frame + f * step) * SLOT_WIDTH + slot * COMPONENTS], held);
     }
   }
 }
 #endif
 
 // Walks a tile back.
-__device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                          const Sequence& sequence, Thread& thread, const FirstBack& first_span, const Marks& marks,
+__device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread, const FirstBack& first_span, const Marks& marks,
                                           int r0, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
   const int last = r0 + (spans - 1) * SPAN + thread.lane;
@@ -757,12 +848,12 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
   Pair dy = first_span.dy, z = first_span.z;
 #pragma unroll 1
   for (int k = spans - 1; k >= 0; k--) {
-    forget_addresses(thread);
-    const int row = k * SPAN + thread.lane;
+    const int first = k * SPAN;
+    [[maybe_unused]] const int row = first + thread.lane;
 #if LIMIT
     const Pair dt = Sequence::load(args.dt, thread, at, owned);
 #endif
-    if (thread.lane < SPAN) {
+    if (is_owner(thread)) {
       Real values[PAIR], by_z[PAIR];
       own_dy(values, by_z, dy, z, owned && !marks.skip(row));
 #if HAS_D
@@ -771,7 +862,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
 #if HAS_Z
       store_reals(warp.dz_by_y[thread.place], by_z);
 #endif
-      put_source(warp.dy, args, thread, thread.lane, values);
+      put_source(thread, args, 0, values);
     }
     __syncwarp();
 
@@ -780,14 +871,14 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
 #endif
 #if TILE_B
     SpanStates b;
-    load_span(b, &shared.b[k * SPAN], thread);
+    load_span(b, row_of_b(thread, first));
     const Operand<false> operand_b{b, gradients[0]};
 #else
     const Operand<true> operand_b{thread.b, thread.db};
 #endif
 #if TILE_C
     SpanStates c;
-    load_span(c, &shared.c[k * SPAN], thread);
+    load_span(c, row_of_c(thread, first));
     const Operand<false> operand_c{c, gradients[TILE_B]};
 #else
     const Operand<true> operand_c{thread.c, thread.dc};
@@ -797,11 +888,11 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
     for (int p = 0; p < PAIR; p++) {
       // Each channel reads its frames anew: registers for both at once would be spilled.
       asm volatile("" ::: "memory");
-      Span delta, x, span_dy;
-      load_span(delta, warp.delta, thread, k * SPAN);
-      load_inputs(x, warp, delta, thread, k * SPAN);
-      load_span(span_dy, warp.dy, thread, 0);
-      walk_channel(sums, thread, p, operand_b, operand_c, warp.spans[k], delta, x, span_dy, marks, k * SPAN);
+      Span delta, x, source;
+      load_span(delta, thread.frames, k, p);
+      load_inputs(x, delta, thread, k, p);
+      load_span(source, thread.frames + DISTANCE(dy), 0, p);
+      walk_channel(sums, thread, p, operand_b, operand_c, thread.states + k * SPAN_REALS, delta, x, source, marks, first);
       if (p == 0 && k > 0) {
         // Now, because the operands' loads above wait for stores, and would for these loads too.
         const bool next = sequence.owns(thread, 0);  // a span that is not the last is whole
@@ -816,9 +907,9 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
     sum_channels(warp.spans[k], thread, gradients);
 #endif
 #if LIMIT
-    if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, row);
+    if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, k);
 #else
-    if (owned) finish_own(sums, Pair{}, warp, args, thread, marks.skip(row), at, row);
+    if (owned) finish_own(sums, Pair{}, warp, args, thread, marks.skip(row), at, k);
 #endif
     owned = sequence.owns(thread, 0);
     at -= SPAN * sequence.stride;
@@ -889,20 +980,29 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
   thread.place = threadIdx.x % 32;
   thread.lane = lane_of(thread.place);
   thread.pair = channel_of(thread.place);
-  forget_addresses(thread);
+  thread.order = order_of(thread.pair);
+  Warp& warp = shared.warps[thread.warp];
+  thread.frames = fixed(warp.delta[0][0][thread.pair]);
+#if !SUMMARY
+  thread.states = fixed(&warp.spans[0][thread.place * LANE_WIDTH]);
+#endif
+#if TILE_B
+  thread.rows = fixed(&shared.b.frames[0][place_in_row(thread.lane, thread.order)]);
+#elif TILE_C
+  thread.rows = fixed(&shared.c.frames[0][place_in_row(thread.lane, thread.order)]);
+#endif
   thread.column = thread.warp * CHANNELS_EACH + thread.pair * PAIR;
   const int left = place.channels - thread.column, count = states_here(args);
   thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
   clear(thread.adjoint);
-#if HAS_D || HAS_DT_BIAS
-  Warp& warp = shared.warps[thread.warp];
-#endif
 #if SUMMARY
 #if !DECAY_BY_SUM
   const State one = to_state(1);
 #endif
 #else
-  clear(thread.da);
+  PairStates none;
+  clear(none);
+  save(sums_of_da(thread), none);
 #if B_CONSTANT
   clear(thread.db);
 #endif
@@ -914,11 +1014,11 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
   for (int p = 0; p < PAIR; p++) {
     const bool here = p < thread.here;
     const i64 row = (place.channel0 + thread.column + p) * args.state + args.first_state;
-    load_states(thread.a[p], here ? args.a + row : nullptr, count, thread.lane);
+    load_states(thread.a[p], here ? args.a + row : nullptr, count, thread.lane, thread.order);
 #pragma unroll
     for (int s = 0; s < STATES; s++) thread.a[p][s] = finite_rate(thread.a[p][s]);
 #if C_CONSTANT
-    load_constant(thread.c[p], args.c + row * COMPONENTS, here ? count : 0, thread.lane);
+    load_constant(thread.c[p], args.c + row * COMPONENTS, here ? count : 0, thread.lane, thread.order);
 #endif
 #if HAS_DT_BIAS
     if (thread.lane == 0) warp.dt_bias[thread.pair][p] = here ? args.dt_bias[place.channel0 + thread.column + p] : (Real)0;
@@ -932,7 +1032,7 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 #endif
 #else
 #if B_CONSTANT
-    load_constant(thread.b[p], args.b + row * COMPONENTS, here ? count : 0, thread.lane);
+    load_constant(thread.b[p], args.b + row * COMPONENTS, here ? count : 0, thread.lane, thread.order);
 #endif
 #if HAS_D
     if (thread.lane == 0) warp.d[thread.pair][p] = here ? args.d[place.channel0 + thread.column + p] : (Real)0;
@@ -972,18 +1072,20 @@ struct IncomingAdjoints {
   }
 };
 
-// Walks the adjoints of a span: k of its tile, whose Δ and source lie from row `first` on.
-__device__ __forceinline__ void walk_adjoint_span(const Warp& warp, [[maybe_unused]] const Shared& shared, Thread& thread,
-                                                  const Marks& marks, int k, int first) {
-  Span delta, source;
-  load_span(delta, warp.delta, thread, first);
-  load_span(source, warp.dy, thread, first);
+// Walks the adjoints of a span: k of its tile, whose Δ and source lie in span `at`.
+__device__ __forceinline__ void walk_adjoint_span(Thread& thread, const Marks& marks, int k, int at) {
+  Span delta[PAIR], source[PAIR];
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    load_span(delta[p], thread.frames, at, p);
+    load_span(source[p], thread.frames + DISTANCE(dy), at, p);
+  }
 #pragma unroll
   for (int f = SPAN - 1; f >= 0; f--) {
     const bool reset = marks.reset(k * SPAN + f);
 #if TILE_C
     State c[STATES];
-    load_lane(c, &shared.c[k * SPAN + f][thread.lane * LANE_WIDTH]);
+    load_lane(c, row_of_c(thread, k * SPAN + f));
 #endif
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
@@ -992,8 +1094,8 @@ __device__ __forceinline__ void walk_adjoint_span(const Warp& warp, [[maybe_unus
 #endif
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
-        const State e = decay(thread.a[p][s], delta[f][p]);
-        const State lambda = conjugate(c[s]) * source[f][p] + thread.adjoint[p][s];
+        const State e = decay(thread.a[p][s], delta[p][f]);
+        const State lambda = conjugate(c[s]) * source[p][f] + thread.adjoint[p][s];
         thread.adjoint[p][s] = reset ? to_state(0) : conjugate(e) * lambda;
 #if !DECAY_BY_SUM
         thread.product[p][s] = thread.product[p][s] * e;
@@ -1004,23 +1106,22 @@ __device__ __forceinline__ void walk_adjoint_span(const Warp& warp, [[maybe_unus
 }
 
 // Walks the adjoints alone of a tile, with whose first frame `sequence` begins.
-__device__ __forceinline__ void walk_adjoints(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                              const Sequence& sequence, Thread& thread, IncomingAdjoints incoming,
-                                              const Marks& marks, int rows) {
+__device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
+                                              IncomingAdjoints incoming, const Marks& marks, int rows) {
 #pragma unroll 1
   for (int k0 = (rows - 1) / SPAN; k0 >= 0; k0 -= AHEAD) {
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
       const int k = k0 - ahead;
       if (k < 0) break;
-      const int r = k * SPAN + thread.lane, first = k % 2 * SPAN;
-      if (thread.lane < SPAN) {
+      const int r = k * SPAN + thread.lane, at = k % AHEAD;
+      if (is_owner(thread)) {
         const bool present = sequence.owns(thread, r) && !marks.skip(r);
         Real delta[PAIR], values[PAIR], by_z[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
         own_dy(values, by_z, incoming.dy[ahead], incoming.z[ahead], present);
-        put(warp.delta, thread, first + thread.lane, delta);
-        put_source(warp.dy, args, thread, first + thread.lane, values);
+        put(thread.frames, thread, at, delta);
+        put_source(thread, args, at, values);
 #if DECAY_BY_SUM
 #pragma unroll
         for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
@@ -1028,7 +1129,7 @@ __device__ __forceinline__ void walk_adjoints(Warp& warp, [[maybe_unused]] const
       }
       if (k >= AHEAD) incoming.load(args, sequence, thread, ahead, r - AHEAD * SPAN);
       __syncwarp();
-      walk_adjoint_span(warp, shared, thread, marks, k, first);
+      walk_adjoint_span(thread, marks, k, at);
     }
   }
   __syncwarp();
@@ -1055,7 +1156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
     enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
     sequence.prefetch<true>(args, thread, -TILE, -i);
     sequence.prefetch<false>(args, thread, -TILE, -i);
-    walk_adjoints(warp, shared, args, sequence, thread, incoming, marks, rows);
+    walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
   }
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
@@ -1082,7 +1183,7 @@ __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& a
     const i64 row = course.place.row, channel = course.place.channel0 + thread.column + p;
     const State* from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
     if (after_all) from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
-    load_states(thread.adjoint[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane);
+    load_states(thread.adjoint[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane, thread.order);
   }
 }
 
@@ -1096,7 +1197,7 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
     const i64 row = course.place.row, channel = course.place.channel0 + thread.column + p;
     State* to = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
     if (before_all) to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
-    store_states(thread.adjoint[p], to, states_here(args), thread.lane);
+    store_states(thread.adjoint[p], to, states_here(args), thread.lane, thread.order);
   }
 }
 
@@ -1109,7 +1210,7 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
     const i64 channel = place.channel0 + thread.column + p;
     const State* from = args.boundary_states + (chunk * args.dim + channel) * args.boundary_width + args.boundary_first;
     if (i0 == 0) from = args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    load_states(h[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane);
+    load_states(h[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane, thread.order);
   }
 }
 
@@ -1124,12 +1225,14 @@ __device__ __forceinline__ void end_block(const Thread& thread, [[maybe_unused]]
       State* to = parts + (channel0 + p) * SLOTS;
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
-        const int slot = slot_of(thread.lane, s);
+        const int slot = slot_of(thread.lane, s ^ thread.order);
         if (p < thread.here && slot < count) to[slot] = accumulate ? to[slot] + sums[p][s] : sums[p][s];
       }
     }
   };
-  add(args.da_parts, thread.da);
+  PairStates da;
+  restore(da, sums_of_da(thread));
+  add(args.da_parts, da);
 #if B_CONSTANT
   add(args.db_constant_parts, thread.db);
 #endif
@@ -1204,8 +1307,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         });
         if (threadIdx.x == 0) course.ready_rows = 0;
         sequence.prefetch<true>(args, thread, r0 + TILE, 0);
-        save(warp.tiles[tile], h, thread);
-        walk_states<false>(warp, shared, args, sequence, thread, h, first_span, marks, r0, TILE);
+        save(tile_states(thread, tile), h);
+        walk_states<false>(warp, args, sequence, thread, h, first_span, marks, r0, TILE);
       }
 #endif
 #pragma unroll 1
@@ -1218,19 +1321,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         sequence.prefetch<true>(args, thread, (last - tile) * TILE - (int)args.chunk, course.first - begin);
         sequence.prefetch<false>(args, thread, r0 - TILE, course.first - begin);
 #if TILES > 1
-        if (tile < last) restore(h, warp.tiles[tile], thread);
+        if (tile < last) restore(h, tile_states(thread, tile));
 #endif
         const FirstBack first_back(args, sequence, thread, r0, rows);
 #if SEQ_IDX
         // Selections at every frame cost a third of all else: most tiles do without.
         if ((marks.resets | marks.skips) == 0) {
-          walk_states<true>(warp, shared, args, sequence, thread, h, first_span, Marks{0, 0}, r0, rows);
-          walk_back(warp, shared, args, sequence, thread, first_back, Marks{0, 0}, r0, rows);
+          walk_states<true>(warp, args, sequence, thread, h, first_span, Marks{0, 0}, r0, rows);
+          walk_back(warp, args, sequence, thread, first_back, Marks{0, 0}, r0, rows);
         } else
 #endif
         {
-          walk_states<true>(warp, shared, args, sequence, thread, h, first_span, marks, r0, rows);
-          walk_back(warp, shared, args, sequence, thread, first_back, marks, r0, rows);
+          walk_states<true>(warp, args, sequence, thread, h, first_span, marks, r0, rows);
+          walk_back(warp, args, sequence, thread, first_back, marks, r0, rows);
         }
 #if TILES > 1
         clear(h);  // the next tile's are restored: without this, they would be kept in registers through the walk back

@@ -87,19 +87,19 @@ __device__ __forceinline__ State finite_rate(State a) {
 #endif
 }
 
-// The states of this pass from a row in global memory; zero beyond the last.
-__device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane) {
+// The states of this pass from a row in global memory; zero beyond the last. State s of the thread is s ^ order of its lane.
+__device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane, int order = 0) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    int slot = slot_of(lane, s);
+    int slot = slot_of(lane, s ^ order);
     states[s] = row && slot < count ? row[slot] : to_state(0);
   }
 }
 
-__device__ __forceinline__ void store_states(const State (&states)[STATES], State* row, int count, int lane) {
+__device__ __forceinline__ void store_states(const State (&states)[STATES], State* row, int count, int lane, int order = 0) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    int slot = slot_of(lane, s);
+    int slot = slot_of(lane, s ^ order);
     if (slot < count) row[slot] = states[s];
   }
 }
@@ -113,10 +113,10 @@ __device__ __forceinline__ State constant_at(const Element* projection, i64 at) 
 #endif
 }
 
-__device__ __forceinline__ void load_constant(State (&states)[STATES], const Element* row, int count, int lane) {
+__device__ __forceinline__ void load_constant(State (&states)[STATES], const Element* row, int count, int lane, int order = 0) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    int slot = slot_of(lane, s);
+    int slot = slot_of(lane, s ^ order);
     states[s] = slot < count ? constant_at(row, slot) : to_state(0);
   }
 }

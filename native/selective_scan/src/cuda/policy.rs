@@ -105,6 +105,8 @@ pub struct Layout {
     pub states: usize,
     /// How often a tile is walked, for other states each time.
     pub rounds: usize,
+    /// Orders in which channels hold the states of a lane.
+    pub orders: usize,
     /// Channels a block.
     pub channels: usize,
     /// Warps a block.
@@ -360,12 +362,13 @@ fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let channels = layout.channels / layout.warps;
     let frames = (2 * layout.tile + SPAN) * channels;
     let starts = PAIR * 32 * lane;
-    let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots);
+    let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots) + starts;
     let of_channels = (usize::from(problem.d) + usize::from(problem.dt_bias)) * channels;
     let own =
         (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
     let warp = frames + spans + own + of_channels + (tiles - 1) * starts;
-    (layout.warps * warp + varying(problem) * layout.tile * slots) * Sizes::of(problem).real + COURSE_BYTES
+    let projections = varying(problem) * layout.tile * layout.orders * slots;
+    (layout.warps * warp + projections) * Sizes::of(problem).real + COURSE_BYTES
 }
 
 /// Shared memory of scan_summary.
@@ -405,6 +408,7 @@ impl Properties {
             time_lanes: 1,
             states: states_for(count, lanes, words),
             rounds,
+            orders: 1,
             channels: channels_per_block,
             warps: lanes * channels_per_block / 32,
             tile: 0,
@@ -451,6 +455,7 @@ impl Properties {
                 time_lanes: 32 / lanes,
                 states,
                 rounds: 1,
+                orders: 1,
                 channels: warps,
                 warps,
                 tile: TILE_OF_TIME_LANES,
@@ -504,6 +509,18 @@ impl Properties {
         (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1)
     }
 
+    /// Orders in which channels hold the states of a lane: as many as there can be, if the rows of b and c in each of them leave
+    /// room for as many blocks.
+    fn orders(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+        let resident = |orders: usize| self.resident(problem, &Layout { orders, ..*layout }, tiles);
+        let fits = |orders: usize| {
+            let bytes = backward_bytes(problem, &Layout { orders, ..*layout }, tiles);
+            bytes <= self.shared_per_block && resident(orders) == resident(1)
+        };
+        let most = layout.states.min(32 / layout.lanes);
+        [4, 2].into_iter().find(|&orders| orders <= most && fits(orders)).unwrap_or(1)
+    }
+
     /// Plans the backward pass: the layout, and the segments that are scanned side by side, which take the least time.
     ///
     /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
@@ -522,8 +539,16 @@ impl Properties {
             for &warps in warps {
                 let warps = warps.min(unit(problem).div_ceil(each));
                 let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
-                let mut layout =
-                    Layout { lanes, time_lanes: 1, states, rounds: 1, channels: warps * each, warps, tile };
+                let mut layout = Layout {
+                    lanes,
+                    time_lanes: 1,
+                    states,
+                    rounds: 1,
+                    orders: 1,
+                    channels: warps * each,
+                    warps,
+                    tile,
+                };
                 if problem.seq > tile && problem.seq <= LONGEST_ALONE {
                     // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
                     let whole = Layout { tile: LONGEST_ALONE, ..layout };
@@ -540,6 +565,7 @@ impl Properties {
                     layout.warps -= 1;
                     layout.channels -= each;
                 }
+                layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = self.forward_layout(&own, chunk);
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
@@ -758,6 +784,7 @@ impl Configurations<'_> {
         time_lanes: 1,
         states: 1,
         rounds: 1,
+        orders: 1,
         channels: 32,
         warps: 1,
         tile: 1,
@@ -837,6 +864,7 @@ impl Configurations<'_> {
             time_lanes: self.layout.time_lanes,
             states: self.layout.states,
             rounds: self.layout.rounds,
+            orders: self.layout.orders,
             channels: self.layout.channels,
             warps: self.layout.warps,
             tile: self.layout.tile,
@@ -900,6 +928,7 @@ impl Configurations<'_> {
             summary: true,
             b_constant: true,
             vector_b: 1,
+            orders: 1,
             min_blocks: (warps / self.layout.warps).max(1),
             shared_bytes: summary_bytes(self.problem, &self.layout),
             ..self.walking_back()
