@@ -17,6 +17,12 @@ struct Line {
   int slot;
 };
 
+// Where the walk over the adjoints is: the segment, and how many of its chunks are yet to be walked.
+struct Position {
+  i64 segment;
+  u32 left;
+};
+
 // P of a chunk; `reset` where the chunk forgets what enters it.
 __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& line, State a, i64 chunk, bool& reset) {
   const i64 boundary = (line.row * args.chunks + chunk) * args.dim + line.channel;
@@ -32,11 +38,9 @@ __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& 
 #endif
 }
 
-// Chunks of a segment.
-__device__ __forceinline__ u32 together(const Arguments& args) { return ADJOINTS ? (u32)(args.segment / args.chunk) : 1; }
-
-// Walks `count` chunks from `chunk` on: each takes what was carried to it, and gives on decay · carried + what it held.
-__device__ __forceinline__ State walk(const Arguments& args, const Line& line, State a, State carried, i64 chunk, int count) {
+// `together`: chunks of a segment. Walks `count` chunks from `chunk` on: each takes what was carried to it, and gives on decay · carried + what it held.
+__device__ __forceinline__ State walk(const Arguments& args, const Line& line, State a, State carried, i64 chunk, int count,
+                                      [[maybe_unused]] u32 together, [[maybe_unused]] Position& position) {
   constexpr int STEP = ADJOINTS ? -1 : 1;
   State held[AHEAD], decays[AHEAD];
   bool resets[AHEAD];
@@ -44,7 +48,6 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
 #if ADJOINTS
   const State* ends = args.adjoint_ends + line.slot;
   const int width = SLOTS;
-  const u32 per_segment = together(args);
 #else
   State* ends = args.boundary_states + args.boundary_first + line.slot;
   const i64 width = args.boundary_width;
@@ -60,9 +63,12 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
   for (int k = 0; k < AHEAD; k++) {
     if (k < count) {
 #if ADJOINTS
-      const u32 next = (u32)(chunk - k + 1), segment = (next - 1) / per_segment;
-      if (next % per_segment == 0 || next == args.chunks) {
-        args.boundary_adjoints[((line.row * args.segments + segment) * args.dim + line.channel) * SLOTS + line.slot] = carried;
+      const bool turn = position.left == 0;
+      position.segment -= turn ? 1 : 0;
+      position.left = (turn ? together : position.left) - 1;
+      if (turn || chunk - k + 1 == args.chunks) {
+        const i64 after = (line.row * args.segments + position.segment) * args.dim + line.channel;
+        args.boundary_adjoints[after * SLOTS + line.slot] = carried;
       }
 #else
       ends[boundary_of(k) * width] = carried;
@@ -86,9 +92,12 @@ extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const A
   const State* given = ADJOINTS ? args.dfinal_state : args.initial_state;
   State carried = args.write_final && given ? given[(line.row * args.dim + line.channel) * args.state + n] : to_state(0);
   // Before the chunks of the first segment there is none.
-  const i64 count = args.chunks + 1 - together(args);
+  const u32 together = ADJOINTS ? (u32)args.segment / (u32)args.chunk : 1;
+  const i64 count = args.chunks + 1 - together;
+  const u32 last = ((u32)args.chunks - 1) / together;
+  Position position{last, (u32)args.chunks - last * together};
   for (i64 walked = 0; walked < count; walked += AHEAD) {
     const i64 chunk = ADJOINTS ? args.chunks - 1 - walked : walked, left = count - walked;
-    carried = walk(args, line, a, carried, chunk, left < AHEAD ? (int)left : AHEAD);
+    carried = walk(args, line, a, carried, chunk, left < AHEAD ? (int)left : AHEAD, together, position);
   }
 }

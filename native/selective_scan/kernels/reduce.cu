@@ -130,22 +130,18 @@ __device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 blo
   };
   i64 parameter = block;
   block = take(parameter, blocks);
-  switch (parameter) {
-    case 0:
-      of_states(args.da_parts, args.da);
-      break;
-    case 1:
-      if (args.db_constant_parts) of_states(args.db_constant_parts, args.db_constant);
-      break;
-    case 2:
-      if (args.dc_constant_parts) of_states(args.dc_constant_parts, args.dc_constant);
-      break;
-    case 3:
-      if (args.dd_parts && args.first_pass) reduce_columns(args, block, args.dd_parts, args.dd, args.dim, false);
-      break;
-    case 4:
-      if (args.ddt_bias_parts) reduce_columns(args, block, args.ddt_bias_parts, args.ddt_bias, args.dim, false);
-      break;
+  // They come in this order, those that there are.
+  const auto is_next = [&](bool present) { return present && parameter-- == 0; };
+  if (is_next(true)) {
+    of_states(args.da_parts, args.da);
+  } else if (is_next(args.db_constant_parts)) {
+    of_states(args.db_constant_parts, args.db_constant);
+  } else if (is_next(args.dc_constant_parts)) {
+    of_states(args.dc_constant_parts, args.dc_constant);
+  } else if (is_next(args.dd_parts)) {
+    if (args.first_pass) reduce_columns(args, block, args.dd_parts, args.dd, args.dim, false);
+  } else if (is_next(args.ddt_bias_parts)) {
+    reduce_columns(args, block, args.ddt_bias_parts, args.ddt_bias, args.dim, false);
   }
 }
 

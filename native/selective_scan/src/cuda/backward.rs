@@ -10,12 +10,10 @@ use super::launch::{
 use super::policy::{Alignment, BackwardPlan, Configurations, Piece};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
-/// Threads of a block of reduce.cu; what a block sums: packs of components of dB or dC, or columns of parameters, of which
-/// there are so many kinds.
+/// Threads of a block of reduce.cu; what a block sums: packs of components of dB or dC, or columns of a parameter.
 const REDUCE_THREADS: u32 = 256;
 const PACKS_EACH: usize = 64;
 const COLUMNS: usize = 32;
-const PARAMETERS: usize = 5;
 
 pub(super) struct BackwardKernels {
     marks: Option<Kernel>,
@@ -231,6 +229,9 @@ impl Device {
         let row_blocks = problem.batch.div_ceil(plan.rows_per_block);
         let groups_of = |projection| groups(projection).unwrap_or(0);
         let groups = groups_of(problem.b) + groups_of(problem.c);
+        let others =
+            [arguments.db_constant_parts, arguments.dc_constant_parts, arguments.dd_parts, arguments.ddt_bias_parts];
+        let parameters = 1 + others.into_iter().filter(|&parts| parts != 0).count();
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);
             if let Some(base) = checkpoints {
@@ -256,7 +257,7 @@ impl Device {
                 let packs = rows * groups * slots * problem.components() / kernels.vector;
                 // The parameters with the piece that is walked last.
                 let columns = (problem.dim * slots * problem.components()).div_ceil(COLUMNS);
-                let of_parameters = if piece.first == 0 { PARAMETERS * columns } else { 0 };
+                let of_parameters = if piece.first == 0 { parameters * columns } else { 0 };
                 let blocks = packs.div_ceil(PACKS_EACH) + of_parameters;
                 if blocks > 0 {
                     launcher.launch("reduction", kernels.reduce, blocks, &arguments)?;
