@@ -23,6 +23,9 @@
 // is zero; prefix.cu makes of these the gradients after each segment. This walk is short on instructions and bound by its
 // own chain of operations where warps are few: a segment has several such chunks.
 
+// Whether adjoints are walked alone.
+#define ADJOINTS_ALONE (SUMMARY || PARTS > 1)
+
 #define USE_X !SUMMARY
 #define USE_B !SUMMARY
 #define USE_C 1
@@ -41,6 +44,9 @@
 // Spans from that which is walked forward to that which is read.
 #define AHEAD 2
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
+// Warps that share a part of the block's frames, and these.
+#define WARPS_EACH (WARPS / PARTS)
+#define BLOCK_TILE (TILE * PARTS)
 // Units of a lane's reals in a frame of a span's dB or dC.
 #define UNITS (SPAN * LANES)
 // Reals of a span of all channels of a warp.
@@ -49,8 +55,9 @@
 #define SUM_REALS (2 * SPAN * SLOT_WIDTH)
 #define SPAN_REALS (START_REALS > SUM_REALS ? START_REALS : SUM_REALS)
 
-static_assert(CHANNELS == WARPS * CHANNELS_EACH, "warps have equally many channels");
-static_assert(TILE % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
+static_assert(CHANNELS == WARPS_EACH * CHANNELS_EACH, "warps have equally many channels");
+static_assert(TILE % SPAN == 0 && BLOCK_TILE <= 64, "marks of a tile are a word");
+static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
 static_assert(STATES <= PACK, "a lane's states are neighbours");
 static_assert(ORDERS <= STATES && ORDERS <= CHANNELS_PER_WARP, "orders differ in bits of a state and of a channel");
@@ -85,7 +92,13 @@ struct Warp {
   alignas(16) Real tiles[TILES - 1][START_REALS];  // the states before the tiles of a chunk but the last
 #endif
 #endif
-  alignas(16) Frames dy[SUMMARY ? SPANS : 1];  // w · scale · dy · silu(z)
+#if PARTS > 1
+  // What the part's frames leave if they begin with zero, of states and of adjoints, and the product of their decays.
+  alignas(16) Real ends[START_REALS];
+  alignas(16) Real adjoint_ends[START_REALS];
+  alignas(16) Real products[START_REALS];
+#endif
+  alignas(16) Frames dy[SUMMARY ? SPANS : PARTS > 1 ? AHEAD : 1];  // w · scale · dy · silu(z)
 #if HAS_DT_BIAS
   alignas(16) Real dt_bias[CHANNELS_PER_WARP][PAIR];
 #endif
@@ -104,7 +117,7 @@ struct Course {
 
 // A tile of a projection, in every order in which there are threads that hold their states (see order_of).
 struct Rows {
-  alignas(16) Real frames[TILE][ORDERS * SLOT_WIDTH];
+  alignas(16) Real frames[BLOCK_TILE][ORDERS * SLOT_WIDTH];
 };
 
 struct Shared {
@@ -123,6 +136,12 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared
 struct Marks {
   u64 resets, skips;
 
+  // Those of the frames of a part.
+  __device__ __forceinline__ Marks of_part(int part) const {
+    const u64 own = BLOCK_TILE == TILE ? ~(u64)0 : ((u64)1 << TILE % 64) - 1;
+    return {resets >> part * TILE & own, skips >> part * TILE & own};
+  }
+
   __device__ __forceinline__ bool reset(int r) const { return SEQ_IDX && (resets >> r & 1) != 0; }
   __device__ __forceinline__ bool skip(int r) const { return SEQ_IDX && (skips >> r & 1) != 0; }
 };
@@ -132,7 +151,7 @@ __device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args
 #if SEQ_IDX
   Marks marks{0, 0};
 #pragma unroll
-  for (int first = 0; first < TILE; first += 32) {
+  for (int first = 0; first < BLOCK_TILE; first += 32) {
     const int r = first + threadIdx.x % 32;
     const int mark = r < rows ? args.marks[place.row * args.seq + i0 + r] : MARK_SKIP;
     marks.resets |= (u64)__ballot_sync(ALL_LANES, mark & MARK_RESET) << first;
@@ -149,20 +168,21 @@ typedef State PairStates[PAIR][STATES];
 
 // What a thread is, and what it keeps over its block.
 struct Thread {
-  int warp, place, lane, pair, column;
+  int warp, part, place, lane, pair, column;
   int here;  // channels of the pair that there are
   int order;
   // Where it finds in shared memory what is its own: Δ of its pair in the first span, its states before the first span, its
   // states of the first frame of b. Others lie at a distance from these.
   Real *frames, *states, *rows;
   PairStates a, adjoint;
-#if SUMMARY
+#if ADJOINTS_ALONE
 #if DECAY_BY_SUM
   Real delta_sum[PAIR];  // of the frames that the lane owns
 #else
   PairStates product;
 #endif
-#else
+#endif
+#if !SUMMARY
 #if B_CONSTANT
   PairStates b, db;
 #endif
@@ -276,7 +296,7 @@ struct Sequence {
 // A tile of a projection on its way from memory to the block.
 template <int COUNT>
 struct Incoming {
-  static constexpr int PER_FRAME = SLOT_WIDTH / COUNT, ALL = TILE * PER_FRAME, EACH = (ALL + THREADS - 1) / THREADS;
+  static constexpr int PER_FRAME = SLOT_WIDTH / COUNT, ALL = BLOCK_TILE * PER_FRAME, EACH = (ALL + THREADS - 1) / THREADS;
   ElementPack<COUNT> raw[EACH];
 
   // Calls f(number, frame, first component) for each access of this thread.
@@ -348,7 +368,7 @@ __device__ __forceinline__ void get(Real (&values)[PAIR], const Real* frames, co
 // Where the thread's states of a frame of a tile lie, of b or c.
 __device__ __forceinline__ const Real* row_of_b(const Thread& thread, int r) { return thread.rows + r * (ORDERS * SLOT_WIDTH); }
 __device__ __forceinline__ const Real* row_of_c(const Thread& thread, int r) {
-  return row_of_b(thread, r) + (TILE_B ? TILE * ORDERS * SLOT_WIDTH : 0);
+  return row_of_b(thread, r) + (TILE_B ? BLOCK_TILE * ORDERS * SLOT_WIDTH : 0);
 }
 
 #if !SUMMARY
@@ -928,13 +948,14 @@ __device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared,
     parts += shared.course.ready_at;
 #pragma unroll 1
     for (int u = threadIdx.x; u < units; u += THREADS) {
-      const int k = u / UNITS, unit = u % UNITS, r = k * SPAN + unit / LANES;
+      const int span = u / UNITS, unit = u % UNITS, r = span * SPAN + unit / LANES, k = span % SPANS;
+      const Warp* warps = shared.warps + span / SPANS * WARPS_EACH;
       Real sum[LANE_WIDTH];
-      load_reals(sum, &shared.warps[0].spans[k][offset + unit * LANE_WIDTH]);
+      load_reals(sum, &warps[0].spans[k][offset + unit * LANE_WIDTH]);
 #pragma unroll
-      for (int warp = 1; warp < WARPS; warp++) {
+      for (int warp = 1; warp < WARPS_EACH; warp++) {
         Real more[LANE_WIDTH];
-        load_reals(more, &shared.warps[warp].spans[k][offset + unit * LANE_WIDTH]);
+        load_reals(more, &warps[warp].spans[k][offset + unit * LANE_WIDTH]);
 #pragma unroll
         for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
       }
@@ -977,6 +998,7 @@ __device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[ma
 
 __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args, const Place& place) {
   thread.warp = threadIdx.x / 32;
+  thread.part = PARTS > 1 ? thread.warp / WARPS_EACH : 0;
   thread.place = threadIdx.x % 32;
   thread.lane = lane_of(thread.place);
   thread.pair = channel_of(thread.place);
@@ -987,19 +1009,14 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
   thread.states = fixed(&warp.spans[0][thread.place * LANE_WIDTH]);
 #endif
 #if TILE_B
-  thread.rows = fixed(&shared.b.frames[0][place_in_row(thread.lane, thread.order)]);
+  thread.rows = fixed(&shared.b.frames[thread.part * TILE][place_in_row(thread.lane, thread.order)]);
 #elif TILE_C
   thread.rows = fixed(&shared.c.frames[0][place_in_row(thread.lane, thread.order)]);
 #endif
-  thread.column = thread.warp * CHANNELS_EACH + thread.pair * PAIR;
+  thread.column = (thread.warp - thread.part * WARPS_EACH) * CHANNELS_EACH + thread.pair * PAIR;
   const int left = place.channels - thread.column, count = states_here(args);
   thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
-  clear(thread.adjoint);
-#if SUMMARY
-#if !DECAY_BY_SUM
-  const State one = to_state(1);
-#endif
-#else
+#if !SUMMARY
   PairStates none;
   clear(none);
   save(sums_of_da(thread), none);
@@ -1023,14 +1040,7 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 #if HAS_DT_BIAS
     if (thread.lane == 0) warp.dt_bias[thread.pair][p] = here ? args.dt_bias[place.channel0 + thread.column + p] : (Real)0;
 #endif
-#if SUMMARY
-#if DECAY_BY_SUM
-    thread.delta_sum[p] = (Real)0;
-#else
-#pragma unroll
-    for (int s = 0; s < STATES; s++) thread.product[p][s] = one;
-#endif
-#else
+#if !SUMMARY
 #if B_CONSTANT
     load_constant(thread.b[p], args.b + row * COMPONENTS, here ? count : 0, thread.lane, thread.order);
 #endif
@@ -1048,7 +1058,7 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 #endif
 }
 
-#if SUMMARY
+#if ADJOINTS_ALONE
 // What the walk of the adjoints reads, from the last span of a tile on: it is on its way before the walk begins.
 struct IncomingAdjoints {
   Pair dt[AHEAD], dy[AHEAD], z[AHEAD];
@@ -1105,6 +1115,20 @@ __device__ __forceinline__ void walk_adjoint_span(Thread& thread, const Marks& m
   }
 }
 
+// Before the adjoints are walked alone.
+__device__ __forceinline__ void begin_adjoints(Thread& thread) {
+  clear(thread.adjoint);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#if DECAY_BY_SUM
+    thread.delta_sum[p] = (Real)0;
+#else
+#pragma unroll
+    for (int s = 0; s < STATES; s++) thread.product[p][s] = to_state(1);
+#endif
+  }
+}
+
 // Walks the adjoints alone of a tile, with whose first frame `sequence` begins.
 __device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
                                               IncomingAdjoints incoming, const Marks& marks, int rows) {
@@ -1134,7 +1158,9 @@ __device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments&
   }
   __syncwarp();
 }
+#endif
 
+#if SUMMARY
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -1148,6 +1174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
 
   Thread thread;
   begin_block(thread, shared, args, place);
+  begin_adjoints(thread);
   for (i64 i = (frames - 1) / TILE * TILE; i >= 0; i -= TILE) {
     const int rows = (int)(frames - i < TILE ? frames - i : TILE);
     const Sequence sequence(args, place, thread, begin + i, rows);
@@ -1190,6 +1217,7 @@ __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& a
 // Hands the gradient of the state before the piece on.
 __device__ __forceinline__ void store_adjoints(const Thread& thread, const Arguments& args, const Course& course) {
   const bool before_all = course.first == 0;
+  if (thread.part > 0) return;
   if (before_all ? !(args.write_final && args.dinitial_state) : args.piece_first == 0) return;
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
@@ -1214,9 +1242,77 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
   }
 }
 
+#if PARTS > 1
+// Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
+// walks both ways from zero, and takes what the parts before and after it leave.
+__device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
+                                          PairStates& h, const First& first, const Marks& marks, int rows) {
+  Warp& warp = shared.warps[thread.warp];
+  const int own = thread.place * LANE_WIDTH;
+  const IncomingAdjoints incoming(args, sequence, thread, rows);
+  PairStates states, after;
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) after[p][s] = thread.adjoint[p][s];
+  }
+  clear(states);
+  walk_states<false>(warp, args, sequence, thread, states, first, marks, 0, rows);
+  begin_adjoints(thread);
+  walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
+  save(warp.ends + own, states);
+  save(warp.adjoint_ends + own, thread.adjoint);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#if DECAY_BY_SUM
+    const Real sum = sum_lanes(thread.delta_sum[p]);
+#endif
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+#if DECAY_BY_SUM
+      states[p][s] = decay(thread.a[p][s], sum);
+#else
+      states[p][s] = thread.product[p][s];
+#endif
+      if (marks.resets != 0) states[p][s] = to_state(0);
+    }
+  }
+  save(warp.products + own, states);
+  __syncthreads();  // all parts have left theirs
+
+  PairStates product;
+  for (int part = 0; part < thread.part; part++) {
+    const Warp& before = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
+    restore(product, before.products + own);
+    restore(states, before.ends + own);
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+      for (int s = 0; s < STATES; s++) h[p][s] = product[p][s] * h[p][s] + states[p][s];
+    }
+  }
+  for (int part = PARTS - 1; part > thread.part; part--) {
+    const Warp& behind = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
+    restore(product, behind.products + own);
+    restore(states, behind.adjoint_ends + own);
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+      for (int s = 0; s < STATES; s++) after[p][s] = conjugate(product[p][s]) * after[p][s] + states[p][s];
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) thread.adjoint[p][s] = after[p][s];
+  }
+}
+#endif
+
 // What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has been there.
-__device__ __forceinline__ void end_block(const Thread& thread, [[maybe_unused]] const Warp& warp, const Arguments& args,
-                                          const Course& course, bool accumulate) {
+__device__ __forceinline__ void end_block(const Thread& thread, const Shared& shared, const Arguments& args, const Course& course,
+                                          bool accumulate) {
+  if (thread.part > 0) return;
   const i64 channel0 = course.part * args.dim + course.place.channel0 + thread.column;
   const int count = states_here(args);
   const auto add = [&](State* parts, const PairStates& sums) {
@@ -1230,8 +1326,17 @@ __device__ __forceinline__ void end_block(const Thread& thread, [[maybe_unused]]
       }
     }
   };
-  PairStates da;
+  PairStates da, more;
   restore(da, sums_of_da(thread));
+#pragma unroll
+  for (int part = 1; part < PARTS; part++) {
+    restore(more, shared.warps[thread.warp + part * WARPS_EACH].da + thread.place * LANE_WIDTH);
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+      for (int s = 0; s < STATES; s++) da[p][s] = da[p][s] + more[p][s];
+    }
+  }
   add(args.da_parts, da);
 #if B_CONSTANT
   add(args.db_constant_parts, thread.db);
@@ -1240,19 +1345,22 @@ __device__ __forceinline__ void end_block(const Thread& thread, [[maybe_unused]]
   add(args.dc_constant_parts, thread.dc);
 #endif
 #if HAS_D || HAS_DT_BIAS
-  const auto add_channel = [&](Real* parts, const Real(&sums)[PAIR]) {
+  const auto add_channel = [&](Real* parts, Real (Warp::*sums)[32][PAIR]) {
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
-      const Real sum = sum_lanes(sums[p]);
+      Real sum = 0;
+#pragma unroll
+      for (int part = 0; part < PARTS; part++) sum += (shared.warps[thread.warp + part * WARPS_EACH].*sums)[thread.place][p];
+      sum = sum_lanes(sum);
       Real* to = parts + channel0 + p;
       if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
     }
   };
 #if HAS_D
-  if (args.first_pass) add_channel(args.dd_parts, warp.dd[thread.place]);
+  if (args.first_pass) add_channel(args.dd_parts, &Warp::dd);
 #endif
 #if HAS_DT_BIAS
-  add_channel(args.ddt_bias_parts, warp.ddt_bias[thread.place]);
+  add_channel(args.ddt_bias_parts, &Warp::ddt_bias);
 #endif
 #endif
 }
@@ -1292,7 +1400,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   for (;;) {
     load_adjoints(thread, args, course);
     for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin >= course.first; begin -= args.chunk) {
-      const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk), last = (frames - 1) / TILE;
+      const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk);
+      const int last = (frames - 1) / BLOCK_TILE;
       const Sequence sequence(args, course.place, thread, begin, frames);
       PairStates h;
       load_start(h, thread, args, course.place, begin);
@@ -1313,13 +1422,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #endif
 #pragma unroll 1
       for (int tile = last; tile >= 0; tile--) {
-        const int r0 = tile * TILE, rows = frames - r0 < TILE ? frames - r0 : TILE;
+        const int tile0 = tile * BLOCK_TILE, in_tile = frames - tile0 < BLOCK_TILE ? frames - tile0 : BLOCK_TILE;
+        const int r0 = tile0 + thread.part * TILE, left = frames - r0, rows = left < 0 ? 0 : left < TILE ? left : TILE;
         const First first_span(args, sequence, thread, r0);
-        const Marks marks = marks_of(args, course.place, begin + r0, rows);
-        enter_tile<true>(shared, args, course.place, marks, begin + r0, rows, [&] { sum_warps(shared, args); });
+        const Marks of_tile = marks_of(args, course.place, begin + tile0, in_tile), marks = of_tile.of_part(thread.part);
+        enter_tile<true>(shared, args, course.place, of_tile, begin + tile0, in_tile, [&] { sum_warps(shared, args); });
+#if PARTS > 1
+        find_ends(shared, args, Sequence(args, course.place, thread, begin + r0, rows), thread, h, first_span, marks, rows);
+#else
         // The chunk before this is walked from its first tile on.
         sequence.prefetch<true>(args, thread, (last - tile) * TILE - (int)args.chunk, course.first - begin);
         sequence.prefetch<false>(args, thread, r0 - TILE, course.first - begin);
+#endif
 #if TILES > 1
         if (tile < last) restore(h, tile_states(thread, tile));
 #endif
@@ -1341,8 +1455,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         if (threadIdx.x == 0) {
           const i64 contributions = args.units * args.blocks_per_unit;
           course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
-                            ((begin + r0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
-          course.ready_rows = rows;
+                            ((begin + tile0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
+          course.ready_rows = in_tile;
         }
       }
     }
@@ -1354,6 +1468,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
     __syncthreads();
   }
   sum_warps(shared, args);
-  end_block(thread, warp, args, course, course.end < course.segment_end);
+  end_block(thread, shared, args, course, course.end < course.segment_end);
 }
 #endif

@@ -229,8 +229,12 @@ impl Device {
         let row_blocks = problem.batch.div_ceil(plan.rows_per_block);
         let groups_of = |projection| groups(projection).unwrap_or(0);
         let groups = groups_of(problem.b) + groups_of(problem.c);
-        let others =
-            [arguments.db_constant_parts, arguments.dc_constant_parts, arguments.dd_parts, arguments.ddt_bias_parts];
+        let others = [
+            arguments.db_constant_parts,
+            arguments.dc_constant_parts,
+            arguments.dd_parts,
+            arguments.ddt_bias_parts,
+        ];
         let parameters = 1 + others.into_iter().filter(|&parts| parts != 0).count();
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);

@@ -74,6 +74,8 @@ const SPAN: usize = 4;
 const PAIR: usize = 2;
 /// Frames up to which a row is one chunk.
 const LONGEST_ALONE: usize = 64;
+/// Parts of such a row where channels are few.
+const PARTS_OF_ROW: usize = 4;
 /// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and
 /// dC. They wait for one another: what each beyond the usual costs, as a share of the time.
 const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
@@ -107,11 +109,13 @@ pub struct Layout {
     pub rounds: usize,
     /// Orders in which channels hold the states of a lane.
     pub orders: usize,
+    /// Parts of the frames of a block, which groups of its warps walk side by side.
+    pub parts: usize,
     /// Channels a block.
     pub channels: usize,
     /// Warps a block.
     pub warps: usize,
-    /// Frames a tile.
+    /// Frames a tile, of one part.
     pub tile: usize,
 }
 
@@ -119,6 +123,11 @@ impl Layout {
     /// States that a pass covers.
     pub const fn slots(&self) -> usize {
         self.lanes * self.states * self.rounds
+    }
+
+    /// Frames that a block has at a time.
+    pub const fn block_tile(&self) -> usize {
+        self.tile * self.parts
     }
 }
 
@@ -177,7 +186,7 @@ pub struct BackwardPlan {
 impl BackwardPlan {
     /// Tiles a chunk.
     pub const fn tiles(&self) -> usize {
-        self.chunk / self.layout.tile
+        self.chunk / self.layout.block_tile()
     }
 
     /// Blocks of channels of a row.
@@ -296,6 +305,7 @@ fn is_heavy(problem: &Problem) -> bool {
 fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
     let heavy = is_heavy(problem);
     match program {
+        Program::Backward if layout.parts > 1 => layout.warps * 32,
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
         _ if layout.time_lanes > 1 && layout.warps == WARPS_OF_TIME_LANES[0] => 512,
@@ -359,15 +369,17 @@ fn varying(problem: &Problem) -> usize {
 fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let lane = layout.states * problem.components();
     let slots = layout.lanes * lane;
-    let channels = layout.channels / layout.warps;
-    let frames = (2 * layout.tile + SPAN) * channels;
+    let channels = layout.channels * layout.parts / layout.warps;
     let starts = PAIR * 32 * lane;
-    let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots) + starts;
+    // Parts have two spans of sources, and leave one another three sets of states.
+    let (sources, ends) = if layout.parts > 1 { (2 * SPAN, 3 * starts) } else { (SPAN, 0) };
+    let frames = (2 * layout.tile + sources) * channels;
+    let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots) + starts + ends;
     let of_channels = (usize::from(problem.d) + usize::from(problem.dt_bias)) * channels;
     let own =
         (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
     let warp = frames + spans + own + of_channels + (tiles - 1) * starts;
-    let projections = varying(problem) * layout.tile * layout.orders * slots;
+    let projections = varying(problem) * layout.block_tile() * layout.orders * slots;
     (layout.warps * warp + projections) * Sizes::of(problem).real + COURSE_BYTES
 }
 
@@ -409,6 +421,7 @@ impl Properties {
             states: states_for(count, lanes, words),
             rounds,
             orders: 1,
+            parts: 1,
             channels: channels_per_block,
             warps: lanes * channels_per_block / 32,
             tile: 0,
@@ -456,6 +469,7 @@ impl Properties {
                 states,
                 rounds: 1,
                 orders: 1,
+                parts: 1,
                 channels: warps,
                 warps,
                 tile: TILE_OF_TIME_LANES,
@@ -509,6 +523,16 @@ impl Properties {
         (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1)
     }
 
+    /// Whether a row that is one chunk is walked in parts, by a block for so many channels: where every block is alone on its
+    /// multiprocessor, the walk takes as long as its chain of operations.
+    fn takes_parts(&self, problem: &Problem, channels: usize) -> bool {
+        let blocks = problem.batch * (problem.dim / unit(problem)) * unit(problem).div_ceil(channels);
+        problem.seq <= LONGEST_ALONE
+            && problem.seq > 2 * SPAN
+            && varying(problem) == 2
+            && blocks <= self.multiprocessors
+    }
+
     /// Orders in which channels hold the states of a lane: as many as there can be, if the rows of b and c in each of them leave
     /// room for as many blocks.
     fn orders(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
@@ -545,6 +569,7 @@ impl Properties {
                     states,
                     rounds: 1,
                     orders: 1,
+                    parts: 1,
                     channels: warps * each,
                     warps,
                     tile,
@@ -559,13 +584,18 @@ impl Properties {
                         layout = whole;
                     }
                 }
-                while backward_bytes(problem, &layout, chunk / layout.tile) > self.shared_per_block
+                if self.takes_parts(problem, each) {
+                    let parts = PARTS_OF_ROW.min(problem.seq.next_power_of_two() / (2 * SPAN));
+                    let tile = problem.seq.next_power_of_two() / parts;
+                    layout = Layout { parts, tile, warps: parts, channels: each, ..layout };
+                }
+                while backward_bytes(problem, &layout, chunk / layout.block_tile()) > self.shared_per_block
                     && layout.warps > 1
                 {
                     layout.warps -= 1;
                     layout.channels -= each;
                 }
-                layout.orders = self.orders(problem, &layout, chunk / layout.tile);
+                layout.orders = self.orders(problem, &layout, chunk / layout.block_tile());
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = self.forward_layout(&own, chunk);
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
@@ -585,7 +615,7 @@ impl Properties {
     /// Segments beyond which a device is full.
     fn most_segments(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
         let blocks = problem.batch * blocks(problem, layout);
-        let full = self.multiprocessors * self.resident(problem, layout, chunk / layout.tile);
+        let full = self.multiprocessors * self.resident(problem, layout, chunk / layout.block_tile());
         (2 * full).div_ceil(blocks).min(problem.seq.div_ceil(chunk))
     }
 
@@ -607,7 +637,9 @@ impl Properties {
         let all =
             (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
         let pieces = plan.pieces(problem, true).map(|piece| piece.frames + LAUNCH_FRAMES);
-        let walk = (pieces.sum::<usize>() * plan.rows_per_block) as f64;
+        // Parts walk both ways once more, which is short.
+        let of_parts = if plan.layout.parts > 1 { 1.5 / plan.layout.parts as f64 } else { 1.0 };
+        let walk = (pieces.sum::<usize>() * plan.rows_per_block) as f64 * of_parts;
         let adjoints = match plan.segments {
             1 => 0.0,
             segments => {
@@ -785,6 +817,7 @@ impl Configurations<'_> {
         states: 1,
         rounds: 1,
         orders: 1,
+        parts: 1,
         channels: 32,
         warps: 1,
         tile: 1,
@@ -865,6 +898,7 @@ impl Configurations<'_> {
             states: self.layout.states,
             rounds: self.layout.rounds,
             orders: self.layout.orders,
+            parts: self.layout.parts,
             channels: self.layout.channels,
             warps: self.layout.warps,
             tile: self.layout.tile,
