@@ -16,13 +16,19 @@
 //
 // A block walks a piece of one segment of the sequence, of one batch row after another, from the last tile to the
 // first. States lie in `boundary_states` every `chunk` frames; where a chunk has several tiles, each warp first walks
-// its states alone and keeps each tile's first. Every sum is taken in a fixed order: the same call gives the same bits.
+// its states alone and keeps each tile's first. A tile may have PARTS, each with warps of its own for all of the block's
+// channels: they walk both ways from zero to find what they begin with (find_ends). Every sum is taken in a fixed order: the same call gives the same bits.
 // Sums over the blocks, rows and segments are left to reduce.cu.
 //
 // SUMMARY: scan_summary, which finds what each adjoint chunk adds to the gradient of the state before it if that after it
 // is zero; prefix.cu makes of these the gradients after each segment. This walk is short on instructions and bound by its
 // own chain of operations where warps are few: a segment has several such chunks.
 
+// From one order of a lane's states to the next (see order_of).
+#define ORDER_STEP (STATES / ORDERS)
+// Where a chunk has many tiles, the state before its first is had from memory again: the shared memory that it leaves is that
+// of one block more.
+#define TILES_NOT_KEPT (TILES > 3 ? 1 : 0)
 // Whether adjoints are walked alone.
 #define ADJOINTS_ALONE (SUMMARY || PARTS > 1)
 
@@ -40,13 +46,13 @@
 // Frames that a thread has in registers, and channels.
 #define SPAN 4
 #define PAIR 2
-#define SPANS (TILE / SPAN)
+#define SPANS (PART_FRAMES / SPAN)
 // Spans from that which is walked forward to that which is read.
 #define AHEAD 2
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
-// Warps that share a part of the block's frames, and these.
+// Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
 #define WARPS_EACH (WARPS / PARTS)
-#define BLOCK_TILE (TILE * PARTS)
+#define PART_FRAMES (TILE / PARTS)
 // Units of a lane's reals in a frame of a span's dB or dC.
 #define UNITS (SPAN * LANES)
 // Reals of a span of all channels of a warp.
@@ -56,7 +62,7 @@
 #define SPAN_REALS (START_REALS > SUM_REALS ? START_REALS : SUM_REALS)
 
 static_assert(CHANNELS == WARPS_EACH * CHANNELS_EACH, "warps have equally many channels");
-static_assert(TILE % SPAN == 0 && BLOCK_TILE <= 64, "marks of a tile are a word");
+static_assert(PART_FRAMES % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
 static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
 static_assert(STATES <= PACK, "a lane's states are neighbours");
@@ -89,7 +95,7 @@ struct Warp {
   alignas(16) Real ddt_bias[32][PAIR];
 #endif
 #if TILES > 1
-  alignas(16) Real tiles[TILES - 1][START_REALS];  // the states before the tiles of a chunk but the last
+  alignas(16) Real tiles[TILES - 1 - TILES_NOT_KEPT][START_REALS];  // the states before the tiles of a chunk but the last
 #endif
 #endif
 #if PARTS > 1
@@ -117,7 +123,7 @@ struct Course {
 
 // A tile of a projection, in every order in which there are threads that hold their states (see order_of).
 struct Rows {
-  alignas(16) Real frames[BLOCK_TILE][ORDERS * SLOT_WIDTH];
+  alignas(16) Real frames[TILE][ORDERS * SLOT_WIDTH];
 };
 
 struct Shared {
@@ -138,8 +144,8 @@ struct Marks {
 
   // Those of the frames of a part.
   __device__ __forceinline__ Marks of_part(int part) const {
-    const u64 own = BLOCK_TILE == TILE ? ~(u64)0 : ((u64)1 << TILE % 64) - 1;
-    return {resets >> part * TILE & own, skips >> part * TILE & own};
+    const u64 own = TILE == PART_FRAMES ? ~(u64)0 : ((u64)1 << PART_FRAMES % 64) - 1;
+    return {resets >> part * PART_FRAMES & own, skips >> part * PART_FRAMES & own};
   }
 
   __device__ __forceinline__ bool reset(int r) const { return SEQ_IDX && (resets >> r & 1) != 0; }
@@ -151,7 +157,7 @@ __device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args
 #if SEQ_IDX
   Marks marks{0, 0};
 #pragma unroll
-  for (int first = 0; first < BLOCK_TILE; first += 32) {
+  for (int first = 0; first < TILE; first += 32) {
     const int r = first + threadIdx.x % 32;
     const int mark = r < rows ? args.marks[place.row * args.seq + i0 + r] : MARK_SKIP;
     marks.resets |= (u64)__ballot_sync(ALL_LANES, mark & MARK_RESET) << first;
@@ -220,7 +226,7 @@ __device__ __forceinline__ int order_of(int pair) {
 
 // Where a lane's states lie in a row, in an order: the threads that access it together find theirs in different banks.
 __device__ __forceinline__ int place_in_row(int lane, int order) {
-  return (lane % 2 + order * 2 + lane / 2 * (2 * ORDERS)) * LANE_WIDTH;
+  return (lane % 2 + order / ORDER_STEP * 2 + lane / 2 * (2 * ORDERS)) * LANE_WIDTH;
 }
 
 // Whether the thread owns a frame of every span.
@@ -275,7 +281,7 @@ struct Sequence {
   __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least) const {
     const auto bring = [&](const Element* tensor, i64 at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(tensor + at)); };
 #pragma unroll
-    for (int of_tile = thread.place; of_tile < TILE; of_tile += 32) {
+    for (int of_tile = thread.place; of_tile < PART_FRAMES; of_tile += 32) {
       const int r = r0 + of_tile;
       if (thread.here == 0 || r < least || r >= rows) continue;
       if constexpr (STATES_FIRST) {
@@ -296,7 +302,7 @@ struct Sequence {
 // A tile of a projection on its way from memory to the block.
 template <int COUNT>
 struct Incoming {
-  static constexpr int PER_FRAME = SLOT_WIDTH / COUNT, ALL = BLOCK_TILE * PER_FRAME, EACH = (ALL + THREADS - 1) / THREADS;
+  static constexpr int PER_FRAME = SLOT_WIDTH / COUNT, ALL = TILE * PER_FRAME, EACH = (ALL + THREADS - 1) / THREADS;
   ElementPack<COUNT> raw[EACH];
 
   // Calls f(number, frame, first component) for each access of this thread.
@@ -326,7 +332,7 @@ struct Incoming {
   __device__ __forceinline__ void store(Rows& rows, const Marks& marks) const {
     each([&](int k, int r, int column) {
 #pragma unroll
-      for (int order = 0; order < ORDERS; order++) {
+      for (int order = 0; order < STATES; order += ORDER_STEP) {
         // Those of a lane at once, or a part of them.
         constexpr int PART = COUNT < LANE_WIDTH ? COUNT : LANE_WIDTH;
         const int turn = order * COMPONENTS;
@@ -368,7 +374,7 @@ __device__ __forceinline__ void get(Real (&values)[PAIR], const Real* frames, co
 // Where the thread's states of a frame of a tile lie, of b or c.
 __device__ __forceinline__ const Real* row_of_b(const Thread& thread, int r) { return thread.rows + r * (ORDERS * SLOT_WIDTH); }
 __device__ __forceinline__ const Real* row_of_c(const Thread& thread, int r) {
-  return row_of_b(thread, r) + (TILE_B ? BLOCK_TILE * ORDERS * SLOT_WIDTH : 0);
+  return row_of_b(thread, r) + (TILE_B ? TILE * ORDERS * SLOT_WIDTH : 0);
 }
 
 #if !SUMMARY
@@ -386,8 +392,8 @@ __device__ __forceinline__ void restore(PairStates& h, const Real* from) {
 __device__ __forceinline__ Real* sums_of_da(const Thread& thread) { return thread.states + (DISTANCE(da) - DISTANCE(spans)); }
 
 #if TILES > 1
-__device__ __forceinline__ Real* tile_states(const Thread& thread, int tile) {
-  return thread.states + (DISTANCE(tiles) - DISTANCE(spans)) + tile * START_REALS;
+__device__ __forceinline__ Real* states_before(const Thread& thread, int tile) {
+  return thread.states + (DISTANCE(tiles) - DISTANCE(spans)) + (tile - TILES_NOT_KEPT) * START_REALS;
 }
 #endif
 #endif
@@ -1009,7 +1015,7 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
   thread.states = fixed(&warp.spans[0][thread.place * LANE_WIDTH]);
 #endif
 #if TILE_B
-  thread.rows = fixed(&shared.b.frames[thread.part * TILE][place_in_row(thread.lane, thread.order)]);
+  thread.rows = fixed(&shared.b.frames[thread.part * PART_FRAMES][place_in_row(thread.lane, thread.order)]);
 #elif TILE_C
   thread.rows = fixed(&shared.c.frames[0][place_in_row(thread.lane, thread.order)]);
 #endif
@@ -1175,14 +1181,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   Thread thread;
   begin_block(thread, shared, args, place);
   begin_adjoints(thread);
-  for (i64 i = (frames - 1) / TILE * TILE; i >= 0; i -= TILE) {
-    const int rows = (int)(frames - i < TILE ? frames - i : TILE);
+  for (i64 i = (frames - 1) / PART_FRAMES * PART_FRAMES; i >= 0; i -= PART_FRAMES) {
+    const int rows = (int)(frames - i < PART_FRAMES ? frames - i : PART_FRAMES);
     const Sequence sequence(args, place, thread, begin + i, rows);
     const IncomingAdjoints incoming(args, sequence, thread, rows);
     const Marks marks = marks_of(args, place, begin + i, rows);
     enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
-    sequence.prefetch<true>(args, thread, -TILE, -i);
-    sequence.prefetch<false>(args, thread, -TILE, -i);
+    sequence.prefetch<true>(args, thread, -PART_FRAMES, -i);
+    sequence.prefetch<false>(args, thread, -PART_FRAMES, -i);
     walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
   }
 #pragma unroll
@@ -1246,7 +1252,8 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
 // Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
 // walks both ways from zero, and takes what the parts before and after it leave.
 __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                          PairStates& h, const First& first, const Marks& marks, int rows) {
+                                          PairStates& h, const First& first, const Marks& of_tile, int rows) {
+  const Marks marks = of_tile.of_part(thread.part);
   Warp& warp = shared.warps[thread.warp];
   const int own = thread.place * LANE_WIDTH;
   const IncomingAdjoints incoming(args, sequence, thread, rows);
@@ -1274,7 +1281,6 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
 #else
       states[p][s] = thread.product[p][s];
 #endif
-      if (marks.resets != 0) states[p][s] = to_state(0);
     }
   }
   save(warp.products + own, states);
@@ -1282,23 +1288,27 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
 
   PairStates product;
   for (int part = 0; part < thread.part; part++) {
+    const bool resets = of_tile.of_part(part).resets != 0;  // then it forgets what comes to it
     const Warp& before = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
     restore(product, before.products + own);
     restore(states, before.ends + own);
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
 #pragma unroll
-      for (int s = 0; s < STATES; s++) h[p][s] = product[p][s] * h[p][s] + states[p][s];
+      for (int s = 0; s < STATES; s++) h[p][s] = resets ? states[p][s] : product[p][s] * h[p][s] + states[p][s];
     }
   }
   for (int part = PARTS - 1; part > thread.part; part--) {
+    const bool resets = of_tile.of_part(part).resets != 0;
     const Warp& behind = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
     restore(product, behind.products + own);
     restore(states, behind.adjoint_ends + own);
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
 #pragma unroll
-      for (int s = 0; s < STATES; s++) after[p][s] = conjugate(product[p][s]) * after[p][s] + states[p][s];
+      for (int s = 0; s < STATES; s++) {
+        after[p][s] = resets ? states[p][s] : conjugate(product[p][s]) * after[p][s] + states[p][s];
+      }
     }
   }
 #pragma unroll
@@ -1401,41 +1411,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
     load_adjoints(thread, args, course);
     for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin >= course.first; begin -= args.chunk) {
       const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk);
-      const int last = (frames - 1) / BLOCK_TILE;
+      const int last = (frames - 1) / TILE;
       const Sequence sequence(args, course.place, thread, begin, frames);
       PairStates h;
       load_start(h, thread, args, course.place, begin);
 #if TILES > 1
 #pragma unroll 1
       for (int tile = 0; tile < last; tile++) {
-        const int r0 = tile * TILE;
+        const int r0 = tile * PART_FRAMES;
         const First first_span(args, sequence, thread, r0);
-        const Marks marks = marks_of(args, course.place, begin + r0, TILE);
-        enter_tile<false>(shared, args, course.place, marks, begin + r0, TILE, [&] {
+        const Marks marks = marks_of(args, course.place, begin + r0, PART_FRAMES);
+        enter_tile<false>(shared, args, course.place, marks, begin + r0, PART_FRAMES, [&] {
           if (tile == 0) sum_warps(shared, args);
         });
         if (threadIdx.x == 0) course.ready_rows = 0;
-        sequence.prefetch<true>(args, thread, r0 + TILE, 0);
-        save(tile_states(thread, tile), h);
-        walk_states<false>(warp, args, sequence, thread, h, first_span, marks, r0, TILE);
+        sequence.prefetch<true>(args, thread, r0 + PART_FRAMES, 0);
+        if (tile >= TILES_NOT_KEPT) save(states_before(thread, tile), h);
+        walk_states<false>(warp, args, sequence, thread, h, first_span, marks, r0, PART_FRAMES);
       }
 #endif
 #pragma unroll 1
       for (int tile = last; tile >= 0; tile--) {
-        const int tile0 = tile * BLOCK_TILE, in_tile = frames - tile0 < BLOCK_TILE ? frames - tile0 : BLOCK_TILE;
-        const int r0 = tile0 + thread.part * TILE, left = frames - r0, rows = left < 0 ? 0 : left < TILE ? left : TILE;
+        const int tile0 = tile * TILE, in_tile = frames - tile0 < TILE ? frames - tile0 : TILE;
+        const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0, rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
         const First first_span(args, sequence, thread, r0);
         const Marks of_tile = marks_of(args, course.place, begin + tile0, in_tile), marks = of_tile.of_part(thread.part);
         enter_tile<true>(shared, args, course.place, of_tile, begin + tile0, in_tile, [&] { sum_warps(shared, args); });
 #if PARTS > 1
-        find_ends(shared, args, Sequence(args, course.place, thread, begin + r0, rows), thread, h, first_span, marks, rows);
+        find_ends(shared, args, Sequence(args, course.place, thread, begin + r0, rows), thread, h, first_span, of_tile, rows);
 #else
         // The chunk before this is walked from its first tile on.
-        sequence.prefetch<true>(args, thread, (last - tile) * TILE - (int)args.chunk, course.first - begin);
-        sequence.prefetch<false>(args, thread, r0 - TILE, course.first - begin);
+        sequence.prefetch<true>(args, thread, (last - tile) * PART_FRAMES - (int)args.chunk, course.first - begin);
+        sequence.prefetch<false>(args, thread, r0 - PART_FRAMES, course.first - begin);
 #endif
 #if TILES > 1
-        if (tile < last) restore(h, tile_states(thread, tile));
+        if (tile < TILES_NOT_KEPT && tile < last) load_start(h, thread, args, course.place, begin);
+        if (tile >= TILES_NOT_KEPT && tile < last) restore(h, states_before(thread, tile));
 #endif
         const FirstBack first_back(args, sequence, thread, r0, rows);
 #if SEQ_IDX

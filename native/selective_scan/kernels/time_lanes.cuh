@@ -1,4 +1,5 @@
-// The walk of the forward scan where channels are few: lanes over time as well as over states.
+// The walk of the forward scan of few and short rows: lanes over time as well as over states. It reads all of b and c for
+// each channel, so that with many warps the unit for shared memory binds it.
 //
 // A warp has a channel: LANES lanes of STATES states, each by TIME_LANES lanes of OWN_FRAMES neighbouring frames of a tile.
 // A thread computes the coefficients of its frames once and keeps them. It scans its frames from a state of

@@ -14,9 +14,9 @@
 //!
 //! Where they do not, threads share a channel's frames too. What some frames do to the state that enters them is linear,
 //! h ↦ P·h + q, and P = exp(A·ΣΔ) costs one exponential (where A is complex, or the method bilinear, P is the product
-//! itself). In `time_lanes.cuh` eight lanes of a warp have eight frames each: a thread finds P and q of its own, the warp
-//! scans them, and the thread walks its frames again from what it learns, with the decays that it has kept. Where channels
-//! are too few even for that, a long row is cut in chunks that are walked side by side: `forward.cu`, compiled for that,
+//! itself). In `time_lanes.cuh`, for short rows, eight lanes of a warp have eight frames each: a thread finds P and q of its
+//! own, the warp scans them, and the thread walks its frames again from what it learns, with the decays that it has kept. A
+//! long row is cut in chunks that are walked side by side: `forward.cu`, compiled for that,
 //! finds q and ΣΔ of every chunk, `prefix.cu` the state at every boundary, and `forward.cu` walks each chunk from there: two
 //! exponentials a frame and state instead of one, on as many times more threads as there are chunks.
 //!
@@ -26,9 +26,11 @@
 //! span of four frames in shared memory; then it walks back, span by span: forward once more from what was kept, so that
 //! decays and states of the span stay in registers, and back through them. Where batch and dim do not fill the device,
 //! segments of whole chunks are scanned side by side; what each adds to λ before it is linear too, and costs one more
-//! walk, of parts of the segments, and `prefix.cu` over these. dB and dC are sums over channels: over two in a thread's registers, over those
-//! of a warp and of a block in shared memory, over the blocks by `reduce.cu`. So that few of these sums wait, segments are
-//! launched a piece at a time from their ends, each followed by its reduction. `policy.rs` chooses chunks, segments and
+//! walk, of smaller chunks of the segments, and `prefix.cu` over these. A short row alone on its multiprocessor is one tile,
+//! in parts that the warps of a block walk side by side: both ways from zero first, which says what states and adjoints
+//! they begin with. dB and dC are sums over channels: over two in a thread's registers, over those of a warp and of a block
+//! in shared memory, over the blocks by `reduce.cu`. So that few of these sums wait, segments are launched a piece at a
+//! time from their ends, each followed by its reduction. `policy.rs` chooses chunks, segments and
 //! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Sequences of 2 bytes an element
 //! are half as large and their sums are not: there this holds from about a thousand channels on, and where there are
 //! several passes, the sums of dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every

@@ -33,21 +33,14 @@ impl Alignment {
     pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16 };
 }
 
-/// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, and its rows are no shorter than
-/// this; lanes of states a channel, frames of a tile, and the warps that a block may have, a channel each.
-/// Measured on an H200 (bench/NOTES.md), as is what follows.
-const CHANNELS_FOR_TIME_LANES: usize = 48;
-const SHORTEST_FOR_TIME_LANES: usize = 33;
+/// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
+/// of states a channel beside them, frames of a tile, and the warps that a block has, a channel each: usually, and where
+/// they need more registers. Measured on an H200 (bench/NOTES.md), as is what follows.
+const CHANNELS_FOR_TIME_LANES: usize = 8;
+const ROWS_FOR_TIME_LANES: std::ops::RangeInclusive<usize> = 33..=64;
 const LANES_BESIDE_TIME_LANES: usize = 4;
 const TILE_OF_TIME_LANES: usize = 64;
 const WARPS_OF_TIME_LANES: [usize; 2] = [8, 4];
-/// Clocks of a tile of a channel: of a warp that is alone, of a scheduler that has several; of a scheduler for the two walks
-/// that chunks take; and what chunks cost beside these.
-const TILE_CLOCKS: usize = 900;
-const TILE_SLOTS: usize = 450;
-const TILE_SLOTS_OF_CHUNKS: usize = 830;
-const CHUNKS_CLOCKS: usize = 9000;
-const SCHEDULERS: usize = 4;
 /// States of a round of the forward pass, and rounds of a pass: more would leave shared memory for too few blocks.
 const SLOTS_OF_ROUND: usize = 16;
 const MOST_ROUNDS: usize = 4;
@@ -57,7 +50,7 @@ const BLOCKS_OF_ROUNDS: usize = 3;
 const WARPS_WITH_4_LANES: usize = 6;
 /// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
 const WARPS_TO_CUT: f64 = 2.4;
-const WARPS_WITH_CHUNKS: usize = 16;
+const WARPS_WITH_CHUNKS: usize = 32;
 /// Sequences shorter than this are not cut for the sake of parallelism.
 const SHORTEST_TO_CUT: usize = 192;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
@@ -75,7 +68,7 @@ const PAIR: usize = 2;
 /// Frames up to which a row is one chunk.
 const LONGEST_ALONE: usize = 64;
 /// Parts of such a row where channels are few.
-const PARTS_OF_ROW: usize = 4;
+const PARTS_OF_ROW: usize = 8;
 /// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and
 /// dC. They wait for one another: what each beyond the usual costs, as a share of the time.
 const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
@@ -109,13 +102,13 @@ pub struct Layout {
     pub rounds: usize,
     /// Orders in which channels hold the states of a lane.
     pub orders: usize,
-    /// Parts of the frames of a block, which groups of its warps walk side by side.
+    /// Parts of a tile that are walked side by side, by warps of the same channels.
     pub parts: usize,
     /// Channels a block.
     pub channels: usize,
     /// Warps a block.
     pub warps: usize,
-    /// Frames a tile, of one part.
+    /// Frames a tile.
     pub tile: usize,
 }
 
@@ -123,11 +116,6 @@ impl Layout {
     /// States that a pass covers.
     pub const fn slots(&self) -> usize {
         self.lanes * self.states * self.rounds
-    }
-
-    /// Frames that a block has at a time.
-    pub const fn block_tile(&self) -> usize {
-        self.tile * self.parts
     }
 }
 
@@ -186,7 +174,7 @@ pub struct BackwardPlan {
 impl BackwardPlan {
     /// Tiles a chunk.
     pub const fn tiles(&self) -> usize {
-        self.chunk / self.layout.block_tile()
+        self.chunk / self.layout.tile
     }
 
     /// Blocks of channels of a row.
@@ -373,13 +361,16 @@ fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let starts = PAIR * 32 * lane;
     // Parts have two spans of sources, and leave one another three sets of states.
     let (sources, ends) = if layout.parts > 1 { (2 * SPAN, 3 * starts) } else { (SPAN, 0) };
-    let frames = (2 * layout.tile + sources) * channels;
-    let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots) + starts + ends;
+    let part = layout.tile / layout.parts;
+    // The states before the tiles of a chunk but the last, and, of many, the first.
+    let kept = if tiles > 3 { tiles - 2 } else { tiles - 1 };
+    let frames = (2 * part + sources) * channels;
+    let spans = part / SPAN * starts.max(2 * SPAN * slots) + starts + ends;
     let of_channels = (usize::from(problem.d) + usize::from(problem.dt_bias)) * channels;
     let own =
         (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
-    let warp = frames + spans + own + of_channels + (tiles - 1) * starts;
-    let projections = varying(problem) * layout.block_tile() * layout.orders * slots;
+    let warp = frames + spans + own + of_channels + kept * starts;
+    let projections = varying(problem) * layout.tile * layout.orders * slots;
     (layout.warps * warp + projections) * Sizes::of(problem).real + COURSE_BYTES
 }
 
@@ -391,8 +382,8 @@ fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
 }
 
 impl Properties {
-    /// The layout of a forward scan that keeps states every `interval` frames.
-    fn forward_layout(&self, problem: &Problem, interval: usize) -> (Layout, Units) {
+    /// The layout of a forward scan that keeps states every `interval` frames: with the fewest lanes, or with enough warps.
+    fn forward_layout(&self, problem: &Problem, interval: usize, fewest: bool) -> (Layout, Units) {
         let words = Sizes::of(problem).words;
         let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
         let passes = rounds.div_ceil(MOST_ROUNDS);
@@ -406,7 +397,8 @@ impl Properties {
         while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
             lanes *= 2;
         }
-        while lanes < 8
+        while !fewest
+            && lanes < 8
             && channels * lanes / 32 < WARPS_WITH_4_LANES * self.multiprocessors
             && lanes * 2 * states_for(count, lanes * 2, words) <= lanes * states_for(count, lanes, words)
         {
@@ -439,50 +431,32 @@ impl Properties {
         (layout, Units { unit, blocks: unit.div_ceil(layout.channels) })
     }
 
-    /// The layout of a forward scan with lanes over time, where channels are too few to fill the device otherwise.
+    /// The layout of a forward scan with lanes over time: for few and short rows, each of which is one tile. In longer ones
+    /// the unit for shared memory would bind: a warp reads all of b and c for one channel.
     fn time_lanes(&self, problem: &Problem) -> Option<(Layout, Units)> {
-        let channels = problem.batch * problem.dim;
         let lanes = LANES_BESIDE_TIME_LANES;
         let states = states_for(problem.state, lanes, 1);
         if Sizes::of(problem).words > 1
             || states > 4
-            || problem.seq < SHORTEST_FOR_TIME_LANES
-            || channels >= CHANNELS_FOR_TIME_LANES * self.multiprocessors
+            || !ROWS_FOR_TIME_LANES.contains(&problem.seq)
+            || problem.batch * problem.dim > CHANNELS_FOR_TIME_LANES * self.multiprocessors
         {
             return None;
         }
-        if problem.seq >= SHORTEST_TO_CUT {
-            // Of few channels and many frames, chunks fill the device better.
-            let tiles = problem.seq.div_ceil(TILE_OF_TIME_LANES);
-            let schedulers = SCHEDULERS * self.multiprocessors;
-            let whole = tiles * TILE_CLOCKS.max(TILE_SLOTS * channels.div_ceil(schedulers));
-            let cut = tiles * TILE_SLOTS_OF_CHUNKS * channels / schedulers + CHUNKS_CLOCKS;
-            if cut < whole {
-                return None;
-            }
-        }
+        let warps = WARPS_OF_TIME_LANES[usize::from(is_heavy(problem))];
+        let layout = Layout {
+            lanes,
+            time_lanes: 32 / lanes,
+            states,
+            rounds: 1,
+            orders: 1,
+            parts: 1,
+            channels: warps,
+            warps,
+            tile: TILE_OF_TIME_LANES,
+        };
         let unit = unit(problem);
-        let of_warps = |warps: usize| {
-            let layout = Layout {
-                lanes,
-                time_lanes: 32 / lanes,
-                states,
-                rounds: 1,
-                orders: 1,
-                parts: 1,
-                channels: warps,
-                warps,
-                tile: TILE_OF_TIME_LANES,
-            };
-            (layout, Units { unit, blocks: unit.div_ceil(warps) })
-        };
-        // What takes more registers has them in smaller blocks; else the fewest warps on the fullest multiprocessor.
-        let choice = if is_heavy(problem) { &WARPS_OF_TIME_LANES[1..] } else { &WARPS_OF_TIME_LANES[..] };
-        let fullest = |&(layout, units): &(Layout, Units)| {
-            let blocks = problem.batch * (problem.dim / unit) * units.blocks;
-            blocks.div_ceil(self.multiprocessors) * layout.warps
-        };
-        choice.iter().copied().map(of_warps).min_by_key(fullest)
+        Some((layout, Units { unit, blocks: unit.div_ceil(warps) }))
     }
 
     /// Plans the forward pass.
@@ -497,12 +471,17 @@ impl Properties {
                 checkpoint_interval: interval,
             };
         }
-        let (layout, units) = self.forward_layout(problem, interval);
-        let warps = (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64;
+        let (mut layout, mut units) = self.forward_layout(problem, interval, false);
+        let warps = |layout: &Layout| {
+            (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64
+        };
         let mut chunk = problem.seq;
-        if problem.seq >= SHORTEST_TO_CUT && warps < WARPS_TO_CUT {
-            let chunks = ((WARPS_WITH_CHUNKS as f64 / warps).round() as usize).min(problem.seq / 64);
+        if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
+            // Chunks are warps enough: more lanes would only cost more operations.
+            let cut = self.forward_layout(problem, interval, true);
+            let chunks = ((WARPS_WITH_CHUNKS as f64 / warps(&cut.0)) as usize).min(problem.seq / 64);
             if chunks > 1 {
+                (layout, units) = cut;
                 chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
             }
         }
@@ -523,14 +502,19 @@ impl Properties {
         (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1)
     }
 
-    /// Whether a row that is one chunk is walked in parts, by a block for so many channels: where every block is alone on its
-    /// multiprocessor, the walk takes as long as its chain of operations.
-    fn takes_parts(&self, problem: &Problem, channels: usize) -> bool {
-        let blocks = problem.batch * (problem.dim / unit(problem)) * unit(problem).div_ceil(channels);
-        problem.seq <= LONGEST_ALONE
-            && problem.seq > 2 * SPAN
+    /// The layout of a row that is one chunk in parts, with the channels of one warp a block: for few blocks, each alone on its
+    /// multiprocessor, whose walk takes as long as its chain of operations. Each leaves sums of dB and dC to be reduced, which
+    /// with more blocks takes the time that parts save.
+    fn row_in_parts(&self, problem: &Problem, layout: Layout) -> Option<Layout> {
+        let tile = problem.seq.next_power_of_two();
+        let parts = PARTS_OF_ROW.min(tile / (2 * SPAN));
+        let layout = Layout { parts, tile, warps: parts, ..layout };
+        let fits = parts > 1
+            && problem.seq <= LONGEST_ALONE
             && varying(problem) == 2
-            && blocks <= self.multiprocessors
+            && problem.batch * blocks(problem, &layout) * 2 <= self.multiprocessors
+            && backward_bytes(problem, &layout, 1) <= self.shared_per_block;
+        fits.then_some(layout)
     }
 
     /// Orders in which channels hold the states of a lane: as many as there can be, if the rows of b and c in each of them leave
@@ -584,20 +568,18 @@ impl Properties {
                         layout = whole;
                     }
                 }
-                if self.takes_parts(problem, each) {
-                    let parts = PARTS_OF_ROW.min(problem.seq.next_power_of_two() / (2 * SPAN));
-                    let tile = problem.seq.next_power_of_two() / parts;
-                    layout = Layout { parts, tile, warps: parts, channels: each, ..layout };
+                if let Some(in_parts) = self.row_in_parts(problem, Layout { channels: each, ..layout }) {
+                    layout = in_parts;
                 }
-                while backward_bytes(problem, &layout, chunk / layout.block_tile()) > self.shared_per_block
+                while backward_bytes(problem, &layout, chunk / layout.tile) > self.shared_per_block
                     && layout.warps > 1
                 {
                     layout.warps -= 1;
                     layout.channels -= each;
                 }
-                layout.orders = self.orders(problem, &layout, chunk / layout.block_tile());
+                layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
-                let states = self.forward_layout(&own, chunk);
+                let states = self.forward_layout(&own, chunk, false);
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
                     let excess =
@@ -615,7 +597,7 @@ impl Properties {
     /// Segments beyond which a device is full.
     fn most_segments(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
         let blocks = problem.batch * blocks(problem, layout);
-        let full = self.multiprocessors * self.resident(problem, layout, chunk / layout.block_tile());
+        let full = self.multiprocessors * self.resident(problem, layout, chunk / layout.tile);
         (2 * full).div_ceil(blocks).min(problem.seq.div_ceil(chunk))
     }
 
