@@ -1409,7 +1409,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Warp& warp = shared.warps[thread.warp];
   for (;;) {
     load_adjoints(thread, args, course);
-    for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin >= course.first; begin -= args.chunk) {
+    for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin + args.chunk > course.first; begin -= args.chunk) {
       const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk);
       const int last = (frames - 1) / TILE;
       const Sequence sequence(args, course.place, thread, begin, frames);
@@ -1430,8 +1430,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         walk_states<false>(warp, args, sequence, thread, h, first_span, marks, r0, PART_FRAMES);
       }
 #endif
+      // The piece may begin within the chunk.
 #pragma unroll 1
-      for (int tile = last; tile >= 0; tile--) {
+      for (int tile = last; tile >= 0 && begin + tile * TILE >= course.first; tile--) {
         const int tile0 = tile * TILE, in_tile = frames - tile0 < TILE ? frames - tile0 : TILE;
         const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0, rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
         const First first_span(args, sequence, thread, r0);

@@ -75,9 +75,10 @@ const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
 const WARP_SHARE: f64 = 0.035;
 /// Clocks that a warp with 4, 8 or 16 lanes a channel takes for a frame when it is alone, and in which it alone issues.
 const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (8, 300.0, 130.0), (16, 250.0, 80.0)];
-/// What a launch costs, in frames, and the walk of the adjoints alone, as a share of the walk back.
+/// What a launch costs, in frames; the walk of the adjoints alone, and that of the states, as shares of the walk back.
 const LAUNCH_FRAMES: usize = 8;
 const ADJOINTS_SHARE: f64 = 0.15;
+const STATES_SHARE: f64 = 0.25;
 /// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
 const WARPS_OF_ADJOINTS: usize = 24;
 const SHORTEST_OF_ADJOINTS: usize = 32;
@@ -201,18 +202,26 @@ impl BackwardPlan {
         let frame = problem.dim * problem.element.size();
         let sums = self.contributions(problem) * self.layout.slots() * Sizes::of(problem).words * 4;
         let free = self.has_room_in_gradients(problem, aligned);
-        let in_workspace = self.piece.div_ceil(chunk);
-        let mut left = segment.div_ceil(chunk);
+        let in_workspace = self.piece;
+        let mut left = segment;
         std::iter::from_fn(move || {
             if left == 0 {
                 return None;
             }
-            let in_gradients = if free { left * frame / (frame + sums) } else { 0 };
-            let chunks = in_gradients.max(in_workspace.min(left));
-            let end = (left * chunk).min(segment);
-            left -= chunks;
-            let first = left * chunk;
-            Some(Piece { first, frames: end - first, in_gradients: chunks > in_workspace })
+            let chunks = left.div_ceil(chunk);
+            let with_room = if free { chunks * frame / (frame + sums) } else { 0 };
+            let in_gradients = with_room * chunk > in_workspace;
+            let first = if in_gradients {
+                (chunks - with_room) * chunk
+            } else if in_workspace >= chunk {
+                chunks.saturating_sub(in_workspace.div_ceil(chunk)) * chunk
+            } else {
+                // Some tiles of the last chunk.
+                (left - 1) / chunk * chunk + (left - 1) % chunk / in_workspace * in_workspace
+            };
+            let frames = left - first;
+            left = first;
+            Some(Piece { first, frames, in_gradients })
         })
     }
 }
@@ -618,10 +627,13 @@ impl Properties {
         let full = resident * self.multiprocessors;
         let all =
             (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
-        let pieces = plan.pieces(problem, true).map(|piece| piece.frames + LAUNCH_FRAMES);
+        let pieces = plan.pieces(problem, true).map(|piece| {
+            let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
+            (piece.frames + LAUNCH_FRAMES) as f64 + within_chunk
+        });
         // Parts walk both ways once more, which is short.
         let of_parts = if plan.layout.parts > 1 { 1.5 / plan.layout.parts as f64 } else { 1.0 };
-        let walk = (pieces.sum::<usize>() * plan.rows_per_block) as f64 * of_parts;
+        let walk = pieces.sum::<f64>() * plan.rows_per_block as f64 * of_parts;
         let adjoints = match plan.segments {
             1 => 0.0,
             segments => {
@@ -663,7 +675,8 @@ impl Properties {
         let per_segment = chunks.div_ceil(segments);
         let segments = chunks.div_ceil(per_segment);
 
-        // Chunks of every segment whose sums have room.
+        // Frames of every segment whose sums have room: whole chunks, or, if it is less than one, whole tiles of a chunk, which
+        // each launch walks to once more.
         let room = match problem.seq >= BOUNDED_FROM {
             true => {
                 let all = inputs(problem) * problem.batch * problem.seq * problem.dim;
@@ -674,11 +687,17 @@ impl Properties {
             false => SUMS_BYTES,
         };
         let sums = sums_of_frame(problem, &layout).max(1);
-        let pieces = per_segment.div_ceil((room / sums / (segments * chunk)).max(1));
-        let piece = per_segment.div_ceil(pieces);
+        let frames = room / sums / segments;
+        let pieces = per_segment.div_ceil((frames / chunk).max(1));
+        let piece = match frames / layout.tile * layout.tile {
+            tiles if tiles < chunk => tiles.max(layout.tile),
+            _ => per_segment.div_ceil(pieces) * chunk,
+        };
 
         let rows_per_block = match segments * pieces {
-            1 => (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch),
+            1 if piece >= chunk => {
+                (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch)
+            }
             _ => 1,
         };
         let segment = (per_segment * chunk).min(problem.seq);
@@ -692,7 +711,7 @@ impl Properties {
             segment,
             segments,
             adjoint_chunk: self.adjoint_chunk(problem, &layout, segment, segments),
-            piece: (piece * chunk).min(problem.seq),
+            piece: piece.min(problem.seq),
             rows_per_block,
         }
     }
