@@ -948,32 +948,26 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
 // Sums dB and dC of the tile that the warps have ready over them, and leaves them to reduce.cu.
 __device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args) {
 #if TILE_B || TILE_C
-  const auto of = [&](Real* parts, int offset) {
-    const int rows = shared.course.ready_rows, units = (rows + SPAN - 1) / SPAN * UNITS;
-    const int frame = (int)(args.units * args.blocks_per_unit) * SLOT_WIDTH;
-    parts += shared.course.ready_at;
+  const int rows = shared.course.ready_rows, units = (rows + SPAN - 1) / SPAN * UNITS;
+  const int frame = (int)(args.units * args.blocks_per_unit) * SLOT_WIDTH;
 #pragma unroll 1
-    for (int u = threadIdx.x; u < units; u += THREADS) {
-      const int span = u / UNITS, unit = u % UNITS, r = span * SPAN + unit / LANES, k = span % SPANS;
-      const Warp* warps = shared.warps + span / SPANS * WARPS_EACH;
-      Real sum[LANE_WIDTH];
-      load_reals(sum, &warps[0].spans[k][offset + unit * LANE_WIDTH]);
+  for (int u = threadIdx.x; u < (TILE_B + TILE_C) * units; u += THREADS) {
+    const bool of_c = !TILE_B || u >= units;
+    const int own = TILE_B && of_c ? u - units : u, span = own / UNITS, unit = own % UNITS, r = span * SPAN + unit / LANES;
+    const int at = (of_c ? SPAN * SLOT_WIDTH : 0) + unit * LANE_WIDTH, k = span % SPANS;
+    const Warp* warps = shared.warps + span / SPANS * WARPS_EACH;
+    Real sum[LANE_WIDTH];
+    load_reals(sum, &warps[0].spans[k][at]);
 #pragma unroll
-      for (int warp = 1; warp < WARPS_EACH; warp++) {
-        Real more[LANE_WIDTH];
-        load_reals(more, &warps[warp].spans[k][offset + unit * LANE_WIDTH]);
+    for (int warp = 1; warp < WARPS_EACH; warp++) {
+      Real more[LANE_WIDTH];
+      load_reals(more, &warps[warp].spans[k][at]);
 #pragma unroll
-        for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
-      }
-      if (r < rows) store_reals(parts + (i64)r * frame + unit % LANES * LANE_WIDTH, sum);
+      for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
     }
-  };
-#if TILE_B
-  of(args.db_parts, 0);
-#endif
-#if TILE_C
-  of(args.dc_parts, SPAN * SLOT_WIDTH);
-#endif
+    Real* parts = (of_c ? args.dc_parts : args.db_parts) + shared.course.ready_at;
+    if (r < rows) store_reals(parts + (i64)r * frame + unit % LANES * LANE_WIDTH, sum);
+  }
 #endif
 }
 #endif
@@ -1207,45 +1201,58 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
 }
 #else
 
-// The gradient of the state after the piece: after the segment, or what a later piece has left.
-__device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Course& course) {
-  const bool after_all = course.end == args.seq;
-  const bool given = !after_all || (args.write_final && args.dfinal_state);
+// Rows of states in memory, those of the pair's channels `step` apart; zero where `from` is none.
+__device__ __forceinline__ void load_pair(PairStates& states, const Thread& thread, const Arguments& args, const State* from, i64 step) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const i64 row = course.place.row, channel = course.place.channel0 + thread.column + p;
-    const State* from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
-    if (after_all) from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
-    load_states(thread.adjoint[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane, thread.order);
+    load_states(states[p], from && p < thread.here ? from + p * step : nullptr, states_here(args), thread.lane, thread.order);
   }
+}
+
+// The gradient of the state after the piece: after the segment, or what a later piece has left.
+__device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Course& course) {
+  const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
+  const State* from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+  i64 step = SLOTS;
+  if (course.end == args.seq) {
+    const bool given = args.write_final && args.dfinal_state;
+    from = given ? args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state : nullptr;
+    step = args.state;
+  }
+  load_pair(thread.adjoint, thread, args, from, step);
 }
 
 // Hands the gradient of the state before the piece on.
 __device__ __forceinline__ void store_adjoints(const Thread& thread, const Arguments& args, const Course& course) {
-  const bool before_all = course.first == 0;
   if (thread.part > 0) return;
-  if (before_all ? !(args.write_final && args.dinitial_state) : args.piece_first == 0) return;
+  const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
+  State* to = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+  i64 step = SLOTS;
+  if (course.first == 0) {
+    if (!(args.write_final && args.dinitial_state)) return;
+    to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
+    step = args.state;
+  } else if (args.piece_first == 0) {
+    return;
+  }
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    if (p >= thread.here) continue;
-    const i64 row = course.place.row, channel = course.place.channel0 + thread.column + p;
-    State* to = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
-    if (before_all) to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
-    store_states(thread.adjoint[p], to, states_here(args), thread.lane, thread.order);
+    if (p < thread.here) store_states(thread.adjoint[p], to + p * step, states_here(args), thread.lane, thread.order);
   }
 }
 
-// The state before the chunk that begins with scan index i0.
-__device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place, i64 i0) {
-  const i64 chunk = place.row * args.chunks + i0 / args.chunk;
-  const bool given = i0 > 0 || (args.write_final && args.initial_state);
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) {
-    const i64 channel = place.channel0 + thread.column + p;
-    const State* from = args.boundary_states + (chunk * args.dim + channel) * args.boundary_width + args.boundary_first;
-    if (i0 == 0) from = args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    load_states(h[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane, thread.order);
+// The state before a chunk.
+__device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place, i64 begin) {
+  const i64 channel = place.channel0 + thread.column;
+  const State* from = args.boundary_states +
+                      ((place.row * args.chunks + begin / args.chunk) * args.dim + channel) * args.boundary_width + args.boundary_first;
+  i64 step = args.boundary_width;
+  if (begin == 0) {
+    const bool given = args.write_final && args.initial_state;
+    from = given ? args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state : nullptr;
+    step = args.state;
   }
+  load_pair(h, thread, args, from, step);
 }
 
 #if PARTS > 1
@@ -1325,38 +1332,42 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
   if (thread.part > 0) return;
   const i64 channel0 = course.part * args.dim + course.place.channel0 + thread.column;
   const int count = states_here(args);
-  const auto add = [&](State* parts, const PairStates& sums) {
+  const auto add = [&](State* parts, int p, const State(&sums)[STATES]) {
+    State* to = parts + (channel0 + p) * SLOTS;
 #pragma unroll
-    for (int p = 0; p < PAIR; p++) {
-      State* to = parts + (channel0 + p) * SLOTS;
-#pragma unroll
-      for (int s = 0; s < STATES; s++) {
-        const int slot = slot_of(thread.lane, s ^ thread.order);
-        if (p < thread.here && slot < count) to[slot] = accumulate ? to[slot] + sums[p][s] : sums[p][s];
-      }
+    for (int s = 0; s < STATES; s++) {
+      const int slot = slot_of(thread.lane, s ^ thread.order);
+      if (slot < count) to[slot] = accumulate ? to[slot] + sums[s] : sums[s];
     }
   };
-  PairStates da, more;
-  restore(da, sums_of_da(thread));
+#pragma unroll 1
+  for (int p = 0; p < thread.here; p++) {
+    const int own = (p * 32 + thread.place) * LANE_WIDTH;
+    State da[STATES], more[STATES];
+    load_lane(da, shared.warps[thread.warp].da + own);
 #pragma unroll
-  for (int part = 1; part < PARTS; part++) {
-    restore(more, shared.warps[thread.warp + part * WARPS_EACH].da + thread.place * LANE_WIDTH);
+    for (int part = 1; part < PARTS; part++) {
+      load_lane(more, shared.warps[thread.warp + part * WARPS_EACH].da + own);
 #pragma unroll
-    for (int p = 0; p < PAIR; p++) {
-#pragma unroll
-      for (int s = 0; s < STATES; s++) da[p][s] = da[p][s] + more[p][s];
+      for (int s = 0; s < STATES; s++) da[s] = da[s] + more[s];
     }
+    add(args.da_parts, p, da);
   }
-  add(args.da_parts, da);
+#if B_CONSTANT || C_CONSTANT
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    if (p >= thread.here) break;
 #if B_CONSTANT
-  add(args.db_constant_parts, thread.db);
+    add(args.db_constant_parts, p, thread.db[p]);
 #endif
 #if C_CONSTANT
-  add(args.dc_constant_parts, thread.dc);
+    add(args.dc_constant_parts, p, thread.dc[p]);
+#endif
+  }
 #endif
 #if HAS_D || HAS_DT_BIAS
   const auto add_channel = [&](Real* parts, Real (Warp::*sums)[32][PAIR]) {
-#pragma unroll
+#pragma unroll 1
     for (int p = 0; p < PAIR; p++) {
       Real sum = 0;
 #pragma unroll
@@ -1421,10 +1432,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         const int r0 = tile * PART_FRAMES;
         const First first_span(args, sequence, thread, r0);
         const Marks marks = marks_of(args, course.place, begin + r0, PART_FRAMES);
-        enter_tile<false>(shared, args, course.place, marks, begin + r0, PART_FRAMES, [&] {
-          if (tile == 0) sum_warps(shared, args);
-        });
-        if (threadIdx.x == 0) course.ready_rows = 0;
+        enter_tile<false>(shared, args, course.place, marks, begin + r0, PART_FRAMES, [] {});
         sequence.prefetch<true>(args, thread, r0 + PART_FRAMES, 0);
         if (tile >= TILES_NOT_KEPT) save(states_before(thread, tile), h);
         walk_states<false>(warp, args, sequence, thread, h, first_span, marks, r0, PART_FRAMES);
@@ -1446,7 +1454,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         sequence.prefetch<false>(args, thread, r0 - PART_FRAMES, course.first - begin);
 #endif
 #if TILES > 1
+#if TILES_NOT_KEPT
         if (tile < TILES_NOT_KEPT && tile < last) load_start(h, thread, args, course.place, begin);
+#endif
         if (tile >= TILES_NOT_KEPT && tile < last) restore(h, states_before(thread, tile));
 #endif
         const FirstBack first_back(args, sequence, thread, r0, rows);

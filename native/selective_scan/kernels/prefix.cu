@@ -38,7 +38,8 @@ __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& 
 #endif
 }
 
-// `together`: chunks of a segment. Walks `count` chunks from `chunk` on: each takes what was carried to it, and gives on decay · carried + what it held.
+// Walks `count` chunks from `chunk` on: each takes what was carried to it, and gives on decay · carried + what it held.
+// `together`: chunks of a segment.
 __device__ __forceinline__ State walk(const Arguments& args, const Line& line, State a, State carried, i64 chunk, int count,
                                       [[maybe_unused]] u32 together, [[maybe_unused]] Position& position) {
   constexpr int STEP = ADJOINTS ? -1 : 1;
@@ -88,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const A
   line.row = index / SLOTS / args.dim;
   const i64 n = args.first_state + line.slot;
   if (line.row >= args.batch || n >= args.state) return;
-  const State a = args.a[line.channel * args.state + n];
+  const State a = finite_rate(args.a[line.channel * args.state + n]);
   const State* given = ADJOINTS ? args.dfinal_state : args.initial_state;
   State carried = args.write_final && given ? given[(line.row * args.dim + line.channel) * args.state + n] : to_state(0);
   // Before the chunks of the first segment there is none.

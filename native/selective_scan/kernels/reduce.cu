@@ -125,23 +125,24 @@ __device__ __forceinline__ void reduce_columns(const Arguments& args, i64 block,
 
 __device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 block) {
   const i64 states = args.dim * SLOT_WIDTH, blocks = (states + COLUMNS - 1) / COLUMNS;
-  const auto of_states = [&](const State* parts, State* target) {
-    reduce_columns(args, block, reinterpret_cast<const Real*>(parts), reinterpret_cast<Real*>(target), states, true);
-  };
   i64 parameter = block;
   block = take(parameter, blocks);
-  // They come in this order, those that there are.
-  const auto is_next = [&](bool present) { return present && parameter-- == 0; };
-  if (is_next(true)) {
-    of_states(args.da_parts, args.da);
-  } else if (is_next(args.db_constant_parts)) {
-    of_states(args.db_constant_parts, args.db_constant);
-  } else if (is_next(args.dc_constant_parts)) {
-    of_states(args.dc_constant_parts, args.dc_constant);
-  } else if (is_next(args.dd_parts)) {
-    if (args.first_pass) reduce_columns(args, block, args.dd_parts, args.dd, args.dim, false);
-  } else if (is_next(args.ddt_bias_parts)) {
-    reduce_columns(args, block, args.ddt_bias_parts, args.ddt_bias, args.dim, false);
+  // They come in this order, those that there are: from no parts, there is nothing to sum.
+  const void *parts = nullptr, *target = nullptr;
+  bool of_states = true;
+  const auto find = [&](const void* its_parts, const void* its_target, bool its_states) {
+    if (!its_parts || parameter-- != 0) return;
+    parts = its_parts;
+    target = its_target;
+    of_states = its_states;
+  };
+  find(args.da_parts, args.da, true);
+  find(args.db_constant_parts, args.db_constant, true);
+  find(args.dc_constant_parts, args.dc_constant, true);
+  find(args.dd_parts, args.first_pass ? args.dd : nullptr, false);
+  find(args.ddt_bias_parts, args.ddt_bias, false);
+  if (target) {
+    reduce_columns(args, block, (const Real*)parts, (Real*)target, of_states ? states : args.dim, of_states);
   }
 }
 
