@@ -109,6 +109,20 @@ struct Arguments {
 #define MARK_RESET 1
 #define MARK_SKIP 2
 
+// The kernels of a pass follow one another closely, where the device can (Launcher::launch): each lets the next begin as
+// soon as all of its own blocks have, and before it reads what kernels before it write, or writes at all, it waits until
+// they have ended. Every kernel waits: so those before the last have ended too.
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // The host folds blocks that are too many for one axis.
 __device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
 

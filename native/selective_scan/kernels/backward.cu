@@ -1166,6 +1166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   Warp& warp = shared.warps[threadIdx.x / 32];
 
+  let_next_begin();
   const i64 index = block_index();
   if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
   const Place place = find_place(args, index);
@@ -1175,6 +1176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   Thread thread;
   begin_block(thread, shared, args, place);
   begin_adjoints(thread);
+  wait_for_kernels_before();
   for (i64 i = (frames - 1) / PART_FRAMES * PART_FRAMES; i >= 0; i -= PART_FRAMES) {
     const int rows = (int)(frames - i < PART_FRAMES ? frames - i : PART_FRAMES);
     const Sequence sequence(args, place, thread, begin + i, rows);
@@ -1410,6 +1412,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   Course& course = shared.course;
+  let_next_begin();
   __shared__ bool walks;
   if (threadIdx.x == 0) walks = find_course(course, args, block_index());
   __syncthreads();
@@ -1417,6 +1420,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 
   Thread thread;
   begin_block(thread, shared, args, course.place);
+  wait_for_kernels_before();
   Warp& warp = shared.warps[thread.warp];
   for (;;) {
     load_adjoints(thread, args, course);

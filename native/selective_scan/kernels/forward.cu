@@ -300,6 +300,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
+  let_next_begin();
   const i64 index = block_index();
   if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
   const Place place = find_place(args, index);
@@ -311,7 +312,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   const auto rows_at = [&](int i) { return frames - i < TILE ? frames - i : TILE; };
 
   Incoming incoming(args, place, begin);
+#if SEQ_IDX
+  wait_for_kernels_before();  // for the marks
+#endif
   load_tile(incoming, args, rows_at(0));
+#if !SEQ_IDX
+  wait_for_kernels_before();
+#endif
   Thread thread;
 #if ROUNDS > 1
   thread.parked = &shared.parked;

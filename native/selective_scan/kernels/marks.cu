@@ -16,6 +16,8 @@ __device__ __forceinline__ int index_at(const Arguments& args, i64 row, i64 i) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments args) {
+  let_next_begin();
+  wait_for_kernels_before();
   __shared__ int found;       // the last position in the block's stretch that is not skipped, −1 for none
   __shared__ int inside[THREADS];  // the same before each frame of the block
   const i64 tiles = (args.seq + THREADS - 1) / THREADS;

@@ -82,6 +82,7 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
 }
 
 extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const Arguments args) {
+  let_next_begin();
   const i64 index = block_index() * PREFIX_THREADS + threadIdx.x;
   Line line;
   line.slot = (int)(index % SLOTS);
@@ -90,6 +91,7 @@ extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const A
   const i64 n = args.first_state + line.slot;
   if (line.row >= args.batch || n >= args.state) return;
   const State a = finite_rate(args.a[line.channel * args.state + n]);
+  wait_for_kernels_before();
   const State* given = ADJOINTS ? args.dfinal_state : args.initial_state;
   State carried = args.write_final && given ? given[(line.row * args.dim + line.channel) * args.state + n] : to_state(0);
   // Before the chunks of the first segment there is none.

@@ -148,8 +148,10 @@ __device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 blo
 
 // The first blocks sum the piece's dB and dC; those after them the parameters.
 extern "C" __global__ void __launch_bounds__(THREADS) scan_reduce(const Arguments args) {
+  let_next_begin();
   i64 packs_b;
   const i64 block = block_index(), blocks = (packs_of(args, packs_b) + PACKS_EACH - 1) / PACKS_EACH;
+  wait_for_kernels_before();
   if (block < blocks) {
     reduce_projections(args, block, packs_b);
   } else if (args.piece_first == 0) {
@@ -159,6 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_reduce(const Argument
 
 // Rounds the gradients of constant B and C, once all passes have added to them.
 extern "C" __global__ void __launch_bounds__(THREADS) scan_round_constants(const Arguments args) {
+  wait_for_kernels_before();
   const i64 index = block_index() * THREADS + threadIdx.x;
   if (index >= args.dim * args.state * COMPONENTS) return;
   if (args.db_constant) args.db[index] = to_element(reinterpret_cast<const Real*>(args.db_constant)[index]);

@@ -189,7 +189,7 @@ impl Device {
             ("dt_bias", problem.dt_bias, gradients.dt_bias.is_some()),
         ])?;
         self.make_current()?;
-        let launcher = Launcher { device: self, stream };
+        let launcher = Launcher::new(self, stream);
         let pass = match checkpoints {
             Some(_) => Pass::BackwardFromCheckpoints,
             None => Pass::Backward,

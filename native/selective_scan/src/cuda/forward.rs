@@ -72,7 +72,7 @@ impl Device {
     ) -> Result<(), Error> {
         check_inputs(problem, &inputs)?;
         self.make_current()?;
-        let launcher = Launcher { device: self, stream };
+        let launcher = Launcher::new(self, stream);
         let plan = self.properties().forward(problem);
         let kernels = ForwardKernels::find(self, problem, &plan, alignment(&inputs, &[outputs.y]))?;
         let sizes = Sizes::of(problem);
