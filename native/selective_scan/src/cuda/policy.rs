@@ -49,8 +49,10 @@ const BLOCKS_OF_ROUNDS: usize = 3;
 /// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
 const WARPS_WITH_4_LANES: usize = 6;
 /// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
-const WARPS_TO_CUT: f64 = 2.4;
+const WARPS_TO_CUT: f64 = 3.2;
 const WARPS_WITH_CHUNKS: usize = 32;
+/// Frames of a chunk, at least.
+const SHORTEST_CHUNK: usize = 96;
 /// Sequences shorter than this are not cut for the sake of parallelism.
 const SHORTEST_TO_CUT: usize = 192;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
@@ -488,7 +490,8 @@ impl Properties {
         if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
             // Chunks are warps enough: more lanes would only cost more operations.
             let cut = self.forward_layout(problem, interval, true);
-            let chunks = ((WARPS_WITH_CHUNKS as f64 / warps(&cut.0)) as usize).min(problem.seq / 64);
+            let chunks =
+                ((WARPS_WITH_CHUNKS as f64 / warps(&cut.0)) as usize).min(problem.seq / SHORTEST_CHUNK);
             if chunks > 1 {
                 (layout, units) = cut;
                 chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
