@@ -28,16 +28,6 @@
 #define DECAY_BY_SUM (METHOD != BILINEAR && !COMPLEX)
 #define NEEDS_PHI (METHOD == ZOH_EXACT || (!TAYLOR && (METHOD == FOH || METHOD == POLY || METHOD == HIGHORDER)))
 
-// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.
-__device__ __forceinline__ State finite_rate(State a) {
-#if COMPLEX
-  return a;
-#else
-  const Real most = sizeof(Real) == 4 ? (Real)3.4028234663852886e38 : (Real)1.7976931348623157e308;
-  return a < -most ? -most : a;
-#endif
-}
-
 struct Phi {
   State phi1, phi2, phi3;
 };

@@ -37,12 +37,7 @@ struct Line {
 // Walks `count` chunks: each takes what was carried to it, and gives on decay · carried + what it held. `together`: chunks of
 // a segment.
 __device__ __forceinline__ State walk(Line& line, State a, State carried, int count, [[maybe_unused]] u32 together) {
-  State held[AHEAD];
-#if DECAY_BY_SUM
-  Real decays[AHEAD];
-#else
-  State decays[AHEAD];
-#endif
+  State held[AHEAD], decays[AHEAD];
   [[maybe_unused]] bool resets[AHEAD];  // the chunk forgets what comes to it
 #if !ADJOINTS
   State* boundary = line.ends;
@@ -65,7 +60,15 @@ __device__ __forceinline__ State walk(Line& line, State a, State carried, int co
   }
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
-    if (k >= count) break;
+#if DECAY_BY_SUM
+    decays[k] = exp_product(a, decays[k]);
+#elif ADJOINTS
+    decays[k] = conjugate(decays[k]);
+#endif
+  }
+#pragma unroll
+  for (int k = 0; k < AHEAD; k++) {
+    if (k >= count) continue;
 #if ADJOINTS
     if (line.left == 0) {
       line.after -= line.after_step;
@@ -78,15 +81,10 @@ __device__ __forceinline__ State walk(Line& line, State a, State carried, int co
     *boundary = carried;
     boundary += line.ends_step;
 #endif
-#if DECAY_BY_SUM
-    const State decay = exp_product(a, decays[k]);
-#else
-    const State decay = ADJOINTS ? conjugate(decays[k]) : decays[k];
-#endif
 #if SEQ_IDX
-    carried = resets[k] ? held[k] : decay * carried + held[k];
+    carried = resets[k] ? held[k] : decays[k] * carried + held[k];
 #else
-    carried = decay * carried + held[k];
+    carried = decays[k] * carried + held[k];
 #endif
   }
   return carried;
@@ -98,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const A
   const int slot = (int)(index % SLOTS);
   const i64 channel = index / SLOTS % args.dim, row = index / SLOTS / args.dim, n = args.first_state + slot;
   if (row >= args.batch || n >= args.state) return;
-  const State a = finite_rate(args.a[channel * args.state + n]);
+  const State a = args.a[channel * args.state + n];
   // Before the chunks of the first segment there is none.
   const u32 together = ADJOINTS ? (u32)args.segment / (u32)args.chunk : 1;
   const i64 count = args.chunks + 1 - together, first = row * args.chunks + (ADJOINTS ? args.chunks - 1 : 0);
