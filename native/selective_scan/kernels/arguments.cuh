@@ -1,5 +1,5 @@
-// What the host hands to every kernel, in one struct; a kernel reads what concerns it. `launch.rs` mirrors it
-// field by field.
+// What the host hands to every kernel, in one struct; a kernel reads what concerns it. `arguments.rs` mirrors it
+// field by field. After it, what every kernel finds its place by.
 //
 // Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
 // `chunks` of `chunk` frames; the backward pass also in `segments` of whole chunks. A pass covers the states
@@ -37,7 +37,9 @@ struct Arguments {
   // Carried from kernel to kernel.
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk
+  u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
+  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it
   State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk
@@ -72,6 +74,8 @@ struct Arguments {
   i64 rows_per_block;       // batch rows that one thread block of the backward pass walks in turn
   i64 segment;              // frames of a segment: segments are walked side by side by the backward pass
   i64 segments;             // in a row
+  i64 adjoint_chunk;        // frames of which a block walks the adjoints alone: a segment is made of whole ones
+  i64 adjoint_chunks;       // in a row
   i64 piece_first;          // the first and the number of the frames of every segment that a launch of the
   i64 piece_frames;         // backward pass covers
   i64 parts_row;            // reals from a row's sums in db_parts and dc_parts to the next row's
@@ -95,5 +99,45 @@ struct Arguments {
   int write_final;          // this pass ends in final_state, or begins with its gradient
 };
 
+// States of a pass, and their reals.
+#define SLOTS (LANES * STATES)
+#define SLOT_WIDTH (SLOTS * COMPONENTS)
+// What a pass covers: the forward pass walks a tile for ROUNDS times as many states, one round after the other.
+#define PASS_SLOTS (SLOTS * ROUNDS)
+#define PASS_WIDTH (SLOT_WIDTH * ROUNDS)
+
 #define MARK_RESET 1
 #define MARK_SKIP 2
+
+// The kernels of a pass follow one another closely, where the device can (Launcher::launch): each lets the next begin as
+// soon as all of its own blocks have, and before it reads what kernels before it write, or writes at all, it waits until
+// they have ended. Every kernel waits: so those before the last have ended too.
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The host folds blocks that are too many for one axis.
+__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+
+// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
+__device__ __forceinline__ i64 take(i64& index, i64 by) {
+  if (by == 1) return 0;
+  if (index >> 32 == 0 && by >> 32 == 0) {
+    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
+    index = quotient;
+    return rest;
+  }
+  const i64 rest = index % by;
+  index /= by;
+  return rest;
+}
+
+// The frame that scan index i stands for.
+__device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args.reverse ? args.seq - 1 - i : i; }

@@ -12,17 +12,26 @@
 // frames, and keeps the state before each span; then back, span by span: forward again from what was kept, so that
 // decays and states of the span stay in registers, and back through them. Sums over the states of a frame end in the lane
 // of that number, which owns the frame: it reads what came with it and writes its gradients. dB and dC are summed over
-// the pair in registers, over the warp through its scratch, over the block at the end of the tile.
+// the pair in registers, over the warp by exchanges, over the block at the end of the tile.
 //
 // A block walks a piece of one segment of the sequence, of one batch row after another, from the last tile to the
 // first. States lie in `boundary_states` every `chunk` frames; where a chunk has several tiles, each warp first walks
-// its states alone and keeps each tile's first. Every sum is taken in a fixed order: the same call gives the same bits.
+// its states alone and keeps each tile's first. A tile may have PARTS, each with warps of its own for all of the block's
+// channels: they walk both ways from zero to find what they begin with (find_ends). Every sum is taken in a fixed order: the same call gives the same bits.
 // Sums over the blocks, rows and segments are left to reduce.cu.
 //
-// SUMMARY: scan_summary, which finds what each segment adds to the gradient of the state before it if that after it
-// is zero; prefix.cu makes of these the gradients after each segment.
+// SUMMARY: scan_summary, which finds what each adjoint chunk adds to the gradient of the state before it if that after it
+// is zero; prefix.cu makes of these the gradients after each segment. This walk is short on instructions and bound by its
+// own chain of operations where warps are few: a segment has several such chunks.
 
-#define THREADS (WARPS * 32)
+// From one order of a lane's states to the next (see order_of).
+#define ORDER_STEP (STATES / ORDERS)
+// Where a chunk has many tiles, the state before its first is had from memory again: the shared memory that it leaves is that
+// of one block more.
+#define TILES_NOT_KEPT (TILES > 3 ? 1 : 0)
+// Whether adjoints are walked alone.
+#define ADJOINTS_ALONE (SUMMARY || PARTS > 1)
+
 #define USE_X !SUMMARY
 #define USE_B !SUMMARY
 #define USE_C 1
@@ -37,36 +46,39 @@
 // Frames that a thread has in registers, and channels.
 #define SPAN 4
 #define PAIR 2
-#define SPANS (TILE / SPAN)
+#define SPANS (PART_FRAMES / SPAN)
 // Spans from that which is walked forward to that which is read.
 #define AHEAD 2
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
-// Reals of the states of a lane, and units of so many in a frame of a span's dB or dC.
-#define LANE_WIDTH (STATES * COMPONENTS)
+// Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
+#define WARPS_EACH (WARPS / PARTS)
+#define PART_FRAMES (TILE / PARTS)
+// Units of a lane's reals in a frame of a span's dB or dC.
 #define UNITS (SPAN * LANES)
-// Where threads outnumber the units, each sums over a part of the channels alone.
-#define CHANNEL_PARTS (UNITS < 32 ? 32 / UNITS : 1)
-#define UNITS_EACH (UNITS > 32 ? UNITS / 32 : 1)
-// A thread's place in a row of the scratch: threads whose units are read at once lie on different banks.
-#define SCRATCH_PLACES 36
+// Reals of a span of all channels of a warp.
+#define FRAMES_REALS (PAIR * CHANNELS_PER_WARP * SPAN)
 #define START_REALS (PAIR * 32 * LANE_WIDTH)
 #define SUM_REALS (2 * SPAN * SLOT_WIDTH)
+#define SPAN_REALS (START_REALS > SUM_REALS ? START_REALS : SUM_REALS)
 
-static_assert(CHANNELS == WARPS * CHANNELS_EACH, "warps have equally many channels");
-static_assert(TILE % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
+static_assert(CHANNELS == WARPS_EACH * CHANNELS_EACH, "warps have equally many channels");
+static_assert(PART_FRAMES % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
+static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
+static_assert(STATES <= PACK, "a lane's states are neighbours");
+static_assert(ORDERS <= STATES && ORDERS <= CHANNELS_PER_WARP, "orders differ in bits of a state and of a channel");
 
-// Two frames of the channels of a warp: in one access, a thread has two frames of its pair.
-typedef Real Frames[CHANNELS_PER_WARP][2][PAIR];
+// A span of the channels of a warp.
+typedef Real Frames[PAIR][CHANNELS_PER_WARP][SPAN];
 
 // What belongs to a warp. Where lanes write what others read, __syncwarp lies between.
 struct Warp {
-  alignas(16) Frames delta[TILE / 2];
+  alignas(16) Frames delta[SPANS];  // first: see DISTANCE
 #if !SUMMARY
-  alignas(16) Frames x[TILE / 2];
+  alignas(16) Frames x[SPANS];
   // The states before each span, [pair][thread]; when it has been walked back, its dB and dC, [b, c][frame][slot].
-  alignas(16) Real spans[SPANS][START_REALS > SUM_REALS ? START_REALS : SUM_REALS];
-  alignas(16) Real scratch[SPAN][SCRATCH_PLACES * LANE_WIDTH];
+  alignas(16) Real spans[SPANS][SPAN_REALS];
+  alignas(16) Real da[START_REALS];  // a thread's sums of dA over time: the walk needs the registers
   // Of the frame that a thread owns: the gradient of y before the gate, and what that of z is y times.
 #if HAS_D
   alignas(16) Real dy_before_gate[32][PAIR];
@@ -83,10 +95,16 @@ struct Warp {
   alignas(16) Real ddt_bias[32][PAIR];
 #endif
 #if TILES > 1
-  alignas(16) Real tiles[TILES - 1][START_REALS];  // the states before the tiles of a chunk but the last
+  alignas(16) Real tiles[TILES - 1 - TILES_NOT_KEPT][START_REALS];  // the states before the tiles of a chunk but the last
 #endif
 #endif
-  alignas(16) Frames dy[SUMMARY ? TILE / 2 : SPAN / 2];  // w · scale · dy · silu(z)
+#if PARTS > 1
+  // What the part's frames leave if they begin with zero, of states and of adjoints, and the product of their decays.
+  alignas(16) Real ends[START_REALS];
+  alignas(16) Real adjoint_ends[START_REALS];
+  alignas(16) Real products[START_REALS];
+#endif
+  alignas(16) Frames dy[SUMMARY ? SPANS : PARTS > 1 ? AHEAD : 1];  // w · scale · dy · silu(z)
 #if HAS_DT_BIAS
   alignas(16) Real dt_bias[CHANNELS_PER_WARP][PAIR];
 #endif
@@ -103,13 +121,18 @@ struct Course {
   int ready_rows;                  // its frames; 0 for none
 };
 
+// A tile of a projection, in every order in which there are threads that hold their states (see order_of).
+struct Rows {
+  alignas(16) Real frames[TILE][ORDERS * SLOT_WIDTH];
+};
+
 struct Shared {
   Warp warps[WARPS];
 #if TILE_B
-  alignas(16) Real b[TILE][SLOT_WIDTH];
+  Rows b;
 #endif
 #if TILE_C
-  alignas(16) Real c[TILE][SLOT_WIDTH];
+  Rows c;
 #endif
   Course course;
 };
@@ -118,6 +141,12 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared
 // Marks of a tile's frames, a bit each, the same in all threads of a block. Frames that are none are skipped.
 struct Marks {
   u64 resets, skips;
+
+  // Those of the frames of a part.
+  __device__ __forceinline__ Marks of_part(int part) const {
+    const u64 own = TILE == PART_FRAMES ? ~(u64)0 : ((u64)1 << PART_FRAMES % 64) - 1;
+    return {resets >> part * PART_FRAMES & own, skips >> part * PART_FRAMES & own};
+  }
 
   __device__ __forceinline__ bool reset(int r) const { return SEQ_IDX && (resets >> r & 1) != 0; }
   __device__ __forceinline__ bool skip(int r) const { return SEQ_IDX && (skips >> r & 1) != 0; }
@@ -145,17 +174,21 @@ typedef State PairStates[PAIR][STATES];
 
 // What a thread is, and what it keeps over its block.
 struct Thread {
-  int warp, place, lane, pair, column;
+  int warp, part, place, lane, pair, column;
   int here;  // channels of the pair that there are
+  int order;
+  // Where it finds in shared memory what is its own: Δ of its pair in the first span, its states before the first span, its
+  // states of the first frame of b. Others lie at a distance from these.
+  Real *frames, *states, *rows;
   PairStates a, adjoint;
-#if SUMMARY
+#if ADJOINTS_ALONE
 #if DECAY_BY_SUM
   Real delta_sum[PAIR];  // of the frames that the lane owns
 #else
   PairStates product;
 #endif
-#else
-  PairStates da;
+#endif
+#if !SUMMARY
 #if B_CONSTANT
   PairStates b, db;
 #endif
@@ -168,10 +201,36 @@ struct Thread {
 #endif
 };
 
-// Addresses that follow from a thread's lane are found anew after this: kept over a loop, they would be spilled.
-__device__ __forceinline__ void forget_addresses(Thread& thread) {
-  asm volatile("" : "+r"(thread.lane), "+r"(thread.pair));
+// Reals from the Δ of a warp to another member.
+#define DISTANCE(member) ((int)((u64)&((Warp*)nullptr)->member / sizeof(Real)))
+
+// An address in shared memory that is kept as it is: the compiler would find it anew in each span.
+template <typename T>
+__device__ __forceinline__ T* fixed(T* shared) {
+  u32 address = (u32)__cvta_generic_to_shared(shared);
+  asm volatile("" : "+r"(address));
+  return static_cast<T*>(__cvta_shared_to_generic(address));
 }
+
+// State s of a lane is s ^ order of its slots, by the channel's place among those of the warp: so an exchange with the
+// channel whose order differs in a bit gives away what has that bit, and nobody has to select (sum_channels). The highest
+// bits of the place, as many as there are of the order: neighbouring threads of a lane then read the same row.
+__device__ __forceinline__ constexpr bool turns(int bit) { return bit * ORDERS >= CHANNELS_PER_WARP; }
+
+__device__ __forceinline__ int order_of(int pair) {
+  int order = 0, turned = STATES / 2;
+#pragma unroll
+  for (int bit = CHANNELS_PER_WARP / 2; bit > 0 && turns(bit); bit /= 2, turned /= 2) order |= pair & bit ? turned : 0;
+  return order;
+}
+
+// Where a lane's states lie in a row, in an order: the threads that access it together find theirs in different banks.
+__device__ __forceinline__ int place_in_row(int lane, int order) {
+  return (lane % 2 + order / ORDER_STEP * 2 + lane / 2 * (2 * ORDERS)) * LANE_WIDTH;
+}
+
+// Whether the thread owns a frame of every span.
+__device__ __forceinline__ bool is_owner([[maybe_unused]] const Thread& thread) { return LANES == SPAN || thread.lane < SPAN; }
 
 // --- Between memory and registers -----------------------------------------------------------------------------
 
@@ -190,7 +249,7 @@ struct Sequence {
 
   // Whether the thread owns a frame that there is.
   __device__ __forceinline__ bool owns(const Thread& thread, int r) const {
-    return thread.lane < SPAN && thread.here > 0 && r < rows;
+    return is_owner(thread) && thread.here > 0 && r < rows;
   }
 
   // What lies there; anything where the thread does not own the frame.
@@ -222,7 +281,7 @@ struct Sequence {
   __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least) const {
     const auto bring = [&](const Element* tensor, i64 at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(tensor + at)); };
 #pragma unroll
-    for (int of_tile = thread.place; of_tile < TILE; of_tile += 32) {
+    for (int of_tile = thread.place; of_tile < PART_FRAMES; of_tile += 32) {
       const int r = r0 + of_tile;
       if (thread.here == 0 || r < least || r >= rows) continue;
       if constexpr (STATES_FIRST) {
@@ -270,73 +329,74 @@ struct Incoming {
   }
 
   // What b and c are in frames that are skipped must not reach a sum.
-  __device__ __forceinline__ void store(Real (*rows)[SLOT_WIDTH], const Marks& marks) const {
+  __device__ __forceinline__ void store(Rows& rows, const Marks& marks) const {
     each([&](int k, int r, int column) {
-      Real values[COUNT];
 #pragma unroll
-      for (int e = 0; e < COUNT; e++) values[e] = marks.skip(r) ? (Real)0 : to_real(raw[k].elements[e]);
-      store_reals(&rows[r][column], values);
+      for (int order = 0; order < STATES; order += ORDER_STEP) {
+        // Those of a lane at once, or a part of them.
+        constexpr int PART = COUNT < LANE_WIDTH ? COUNT : LANE_WIDTH;
+        const int turn = order * COMPONENTS;
+#pragma unroll
+        for (int first = 0; first < COUNT; first += PART) {
+          Real values[PART];
+#pragma unroll
+          for (int e = 0; e < PART; e++) {
+            values[e] = marks.skip(r) ? (Real)0 : to_real(raw[k].elements[first + (e ^ (turn & (PART - 1)))]);
+          }
+          const int of_lane = (column + first) % LANE_WIDTH ^ (turn & ~(PART - 1));
+          store_reals(&rows.frames[r][place_in_row((column + first) / LANE_WIDTH, order) + of_lane], values);
+        }
+      }
     });
   }
 };
 
 // --- Between registers and shared memory ------------------------------------------------------------------------
 
-// What the owner of frame r of a tile has of its pair.
-__device__ __forceinline__ void put(Frames* frames, const Thread& thread, int r, const Real (&values)[PAIR]) {
-  store_reals(frames[r / 2][thread.pair][r % 2], values);
+// A span of a channel of the thread's pair: span k of `frames`.
+typedef Real Span[SPAN];
+
+__device__ __forceinline__ void load_span(Span& values, const Real* frames, int k, int p) {
+  load_reals(values, frames + k * FRAMES_REALS + p * (CHANNELS_PER_WARP * SPAN));
 }
 
-// A span of the thread's pair.
-typedef Real Span[SPAN][PAIR];
-
-__device__ __forceinline__ void load_span(Span& values, const Frames* frames, const Thread& thread, int first) {
+// The owner's frame of span k of the pair.
+__device__ __forceinline__ void put(Real* frames, const Thread& thread, int k, const Real (&values)[PAIR]) {
 #pragma unroll
-  for (int f = 0; f < SPAN; f += 2) {
-    Real both[2 * PAIR];
-    load_reals(both, frames[(first + f) / 2][thread.pair][0]);
-#pragma unroll
-    for (int k = 0; k < 2 * PAIR; k++) values[f + k / PAIR][k % PAIR] = both[k];
-  }
+  for (int p = 0; p < PAIR; p++) frames[k * FRAMES_REALS + p * (CHANNELS_PER_WARP * SPAN) + thread.lane] = values[p];
 }
 
-// The states of a lane, as they lie in shared memory and in the sums over time.
-__device__ __forceinline__ void load_lane(State (&states)[STATES], const Real* from) {
-  Real reals[LANE_WIDTH];
-  load_reals(reals, from);
+__device__ __forceinline__ void get(Real (&values)[PAIR], const Real* frames, const Thread& thread, int k) {
 #pragma unroll
-  for (int s = 0; s < STATES; s++) {
-#if COMPLEX
-    states[s] = {reals[2 * s], reals[2 * s + 1]};
-#else
-    states[s] = reals[s];
+  for (int p = 0; p < PAIR; p++) values[p] = frames[k * FRAMES_REALS + p * (CHANNELS_PER_WARP * SPAN) + thread.lane];
+}
+
+// Where the thread's states of a frame of a tile lie, of b or c.
+__device__ __forceinline__ const Real* row_of_b(const Thread& thread, int r) { return thread.rows + r * (ORDERS * SLOT_WIDTH); }
+__device__ __forceinline__ const Real* row_of_c(const Thread& thread, int r) {
+  return row_of_b(thread, r) + (TILE_B ? TILE * ORDERS * SLOT_WIDTH : 0);
+}
+
+#if !SUMMARY
+// The thread's states of its pair, those of one channel after those of the other.
+__device__ __forceinline__ void save(Real* to, const PairStates& h) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) store_lane(to + p * 32 * LANE_WIDTH, h[p]);
+}
+
+__device__ __forceinline__ void restore(PairStates& h, const Real* from) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) load_lane(h[p], from + p * 32 * LANE_WIDTH);
+}
+
+__device__ __forceinline__ Real* sums_of_da(const Thread& thread) { return thread.states + (DISTANCE(da) - DISTANCE(spans)); }
+
+#if TILES > 1
+__device__ __forceinline__ Real* states_before(const Thread& thread, int tile) {
+  return thread.states + (DISTANCE(tiles) - DISTANCE(spans)) + (tile - TILES_NOT_KEPT) * START_REALS;
+}
 #endif
-  }
-}
-
-__device__ __forceinline__ void store_lane(Real* to, const State (&states)[STATES]) {
-  Real reals[LANE_WIDTH];
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-#if COMPLEX
-    reals[2 * s] = states[s].re;
-    reals[2 * s + 1] = states[s].im;
-#else
-    reals[s] = states[s];
 #endif
-  }
-  store_reals(to, reals);
-}
-
-__device__ __forceinline__ void save(Real* to, const PairStates& h, const Thread& thread) {
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) store_lane(to + (p * 32 + thread.place) * LANE_WIDTH, h[p]);
-}
-
-__device__ __forceinline__ void restore(PairStates& h, const Real* from, const Thread& thread) {
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) load_lane(h[p], from + (p * 32 + thread.place) * LANE_WIDTH);
-}
 
 __device__ __forceinline__ void clear(PairStates& states) {
 #pragma unroll
@@ -344,6 +404,15 @@ __device__ __forceinline__ void clear(PairStates& states) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) states[p][s] = to_state(0);
   }
+}
+
+// What Re Σ C h is multiplied by: half where the other direction adds the same again, for which it takes several passes.
+__device__ __forceinline__ Real output_weight([[maybe_unused]] const Arguments& args) {
+#if SEVERAL_PASSES
+  return OUTPUT_WEIGHT * (Real)args.scale;
+#else
+  return OUTPUT_WEIGHT;
+#endif
 }
 
 // Δ of the frame that the thread owns; zero where there is none.
@@ -374,10 +443,18 @@ __device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Re
 }
 
 // The source of the adjoints in that frame.
-__device__ __forceinline__ void put_source(Frames* frames, const Arguments& args, const Thread& thread, int r, Real (&values)[PAIR]) {
+__device__ __forceinline__ void put_source(const Thread& thread, const Arguments& args, int k, Real (&values)[PAIR]) {
 #pragma unroll
-  for (int p = 0; p < PAIR; p++) values[p] *= OUTPUT_WEIGHT * (Real)args.scale;
-  put(frames, thread, r, values);
+  for (int p = 0; p < PAIR; p++) values[p] *= output_weight(args);
+  put(thread.frames + DISTANCE(dy), thread, k, values);
+}
+
+// Sums what the lanes of a channel have; those that differ in bits below FIRST have sums of their own.
+template <int FIRST = 1>
+__device__ __forceinline__ Real sum_lanes(Real value) {
+#pragma unroll
+  for (int bit = FIRST; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
+  return value;
 }
 
 #if !SUMMARY
@@ -394,15 +471,11 @@ __device__ __forceinline__ State input_of([[maybe_unused]] State a, [[maybe_unus
 }
 
 // What B is multiplied by where the gain is Δ: Δx, else x.
-__device__ __forceinline__ void load_inputs(Span& inputs, const Warp& warp, [[maybe_unused]] const Span& delta, const Thread& thread,
-                                            int first) {
-  load_span(inputs, warp.x, thread, first);
+__device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const Span& delta, const Thread& thread, int k, int p) {
+  load_span(inputs, thread.frames + DISTANCE(x), k, p);
 #if GAIN_IS_DELTA
 #pragma unroll
-  for (int f = 0; f < SPAN; f++) {
-#pragma unroll
-    for (int p = 0; p < PAIR; p++) inputs[f][p] *= delta[f][p];
-  }
+  for (int f = 0; f < SPAN; f++) inputs[f] *= delta[f];
 #endif
 }
 
@@ -437,18 +510,20 @@ struct FirstBack {
   }
 };
 
-// Walks the states of a span: k of its tile, whose Δ and x lie from row `first` on.
-__device__ __forceinline__ void walk_span(const Warp& warp, [[maybe_unused]] const Shared& shared, const Thread& thread, PairStates& h,
-                                          const Marks& marks, int k, int first) {
-  Span delta, input;
-  load_span(delta, warp.delta, thread, first);
-  load_inputs(input, warp, delta, thread, first);
+// Walks the states of a span: k of its tile, whose Δ and x lie in span `at`.
+__device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, const Marks& marks, int k, int at) {
+  Span delta[PAIR], input[PAIR];
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    load_span(delta[p], thread.frames, at, p);
+    load_inputs(input[p], delta[p], thread, at, p);
+  }
 #pragma unroll
   for (int f = 0; f < SPAN; f++) {
     const bool reset = marks.reset(k * SPAN + f);
 #if TILE_B
     State b[STATES];
-    load_lane(b, &shared.b[k * SPAN + f][thread.lane * LANE_WIDTH]);
+    load_lane(b, row_of_b(thread, k * SPAN + f));
 #endif
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
@@ -457,8 +532,8 @@ __device__ __forceinline__ void walk_span(const Warp& warp, [[maybe_unused]] con
 #endif
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
-        const State a = thread.a[p][s], e = decay(a, delta[f][p]);
-        const State in = input_of(a, delta[f][p], e, b[s], input[f][p]);
+        const State a = thread.a[p][s], e = decay(a, delta[p][f]);
+        const State in = input_of(a, delta[p][f], e, b[s], input[p][f]);
         h[p][s] = reset ? in : e * h[p][s] + in;
       }
     }
@@ -468,9 +543,9 @@ __device__ __forceinline__ void walk_span(const Warp& warp, [[maybe_unused]] con
 // Walks the states of a tile, which begins with frame r0 of the chunk, and leaves the Δ and x of its frames in the rows of
 // the warp. KEEP: keeps the states before each span, and does not walk the last; else the rows of two spans serve all.
 template <bool KEEP>
-__device__ __forceinline__ void walk_states(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                            const Sequence& sequence, const Thread& thread, PairStates& h, First incoming,
-                                            const Marks& marks, int r0, int rows) {
+__device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& args, const Sequence& sequence,
+                                            const Thread& thread, PairStates& h, First incoming, const Marks& marks, int r0,
+                                            int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
 #pragma unroll 1
   for (int k0 = 0; k0 < spans; k0 += AHEAD) {
@@ -478,20 +553,20 @@ __device__ __forceinline__ void walk_states(Warp& warp, [[maybe_unused]] const S
     for (int ahead = 0; ahead < AHEAD; ahead++) {
       const int k = k0 + ahead;
       if (k >= spans) break;
-      const int first = (KEEP ? k : k % 2) * SPAN, own = k * SPAN + thread.lane;
-      if (thread.lane < SPAN) {
+      const int at = KEEP ? k : k % AHEAD, own = k * SPAN + thread.lane;
+      if (is_owner(thread)) {
         const bool present = sequence.owns(thread, r0 + own) && !marks.skip(own);
         Real delta[PAIR], values[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
 #pragma unroll
         for (int p = 0; p < PAIR; p++) values[p] = present ? to_real(incoming.x[ahead].elements[p]) : (Real)0;
-        put(warp.delta, thread, first + thread.lane, delta);
-        put(warp.x, thread, first + thread.lane, values);
+        put(thread.frames, thread, at, delta);
+        put(thread.frames + DISTANCE(x), thread, at, values);
       }
-      if constexpr (KEEP) save(warp.spans[k], h, thread);
+      if constexpr (KEEP) save(thread.states + k * SPAN_REALS, h);
       if (k + AHEAD < spans) incoming.load(args, sequence, thread, ahead, r0 + own + AHEAD * SPAN);
       __syncwarp();
-      if (!KEEP || k + 1 < spans) walk_span(warp, shared, thread, h, marks, k, first);
+      if (!KEEP || k + 1 < spans) walk_span(thread, h, marks, k, at);
     }
   }
   __syncwarp();
@@ -510,9 +585,7 @@ __device__ __forceinline__ Real sum_of_own_frame(const Real (&values)[SPAN], con
   }
   Real sum = odd ? halves[1] : halves[0];
   sum += __shfl_xor_sync(ALL_LANES, odd ? halves[0] : halves[1], thread_bit(1));
-#pragma unroll
-  for (int bit = SPAN; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
-  return sum;
+  return sum_lanes<SPAN>(sum);
 }
 
 // Sums over the states of what becomes dx, dΔ and dz of the frames that a thread owns.
@@ -523,26 +596,43 @@ struct OwnSums {
 #endif
 };
 
+// States of a lane over a span.
 typedef State SpanStates[SPAN][STATES];
 
+// Those of B or C, from a frame's row on.
+__device__ __forceinline__ void load_span(SpanStates& states, const Real* row) {
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) load_lane(states[f], row + f * (ORDERS * SLOT_WIDTH));
+}
+
+// B or C of a span, and the sums of its gradient: where it is constant, one for each channel, over time; else one for each
+// frame, over the pair.
+template <bool CONSTANT>
+struct Operand {
+  static constexpr int COUNT = CONSTANT ? PAIR : SPAN;
+  const State (&values)[COUNT][STATES];
+  State (&sums)[COUNT][STATES];
+
+  __device__ __forceinline__ State at(int p, int f, int s) const { return values[CONSTANT ? p : f][s]; }
+
+  __device__ __forceinline__ void add(int p, int f, int s, State gradient) const {
+    State& sum = sums[CONSTANT ? p : f][s];
+    sum = !CONSTANT && p == 0 ? gradient : gradient + sum;
+  }
+};
+
 // One channel of a span, walked forward from what was kept, then back.
-__device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p, SpanStates& db, SpanStates& dc,
-                                             [[maybe_unused]] const SpanStates& span_b, [[maybe_unused]] const SpanStates& span_c,
-                                             const Real* kept, const Span& delta, const Span& x, const Span& dy,
-                                             const Marks& marks, int first) {
+__device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p, const Operand<B_CONSTANT>& operand_b,
+                                             const Operand<C_CONSTANT>& operand_c, const Real* kept, const Span& delta,
+                                             const Span& x, const Span& dy, const Marks& marks, int first) {
   State before[STATES], e[SPAN][STATES], h[SPAN][STATES];
-  load_lane(before, kept + (p * 32 + thread.place) * LANE_WIDTH);
+  load_lane(before, kept + p * 32 * LANE_WIDTH);
 #pragma unroll
   for (int f = 0; f < SPAN; f++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-#if B_CONSTANT
-      const State b = thread.b[p][s];
-#else
-      const State b = span_b[f][s];
-#endif
-      e[f][s] = decay(thread.a[p][s], delta[f][p]);
-      const State in = input_of(thread.a[p][s], delta[f][p], e[f][s], b, x[f][p]);
+      e[f][s] = decay(thread.a[p][s], delta[f]);
+      const State in = input_of(thread.a[p][s], delta[f], e[f][s], operand_b.at(p, f, s), x[f]);
       h[f][s] = marks.reset(first + f) ? in : e[f][s] * (f > 0 ? h[f - 1][s] : before[s]) + in;
     }
   }
@@ -553,11 +643,7 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
   for (int f = 0; f < SPAN; f++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-#if C_CONSTANT
-      const Real of_y = real_part(thread.c[p][s] * h[f][s]);
-#else
-      const Real of_y = real_part(span_c[f][s] * h[f][s]);
-#endif
+      const Real of_y = real_part(operand_c.at(p, f, s) * h[f][s]);
       y[f] = s > 0 ? y[f] + of_y : of_y;
     }
   }
@@ -565,57 +651,41 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
 #endif
 
   Real to_x[SPAN], to_delta[SPAN];
+  State da[STATES];
+  load_lane(da, sums_of_da(thread) + p * 32 * LANE_WIDTH);
 #pragma unroll
   for (int f = SPAN - 1; f >= 0; f--) {
     const bool reset = marks.reset(first + f);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      const State a = thread.a[p][s];
-#if B_CONSTANT
-      const State b = thread.b[p][s];
-      State& to_b = thread.db[p][s];
-      const bool first_b = false;
-#else
-      const State b = span_b[f][s];
-      State& to_b = db[f][s];
-      const bool first_b = p == 0;
-#endif
-#if C_CONSTANT
-      const State c = thread.c[p][s];
-      State& to_c = thread.dc[p][s];
-      const bool first_c = false;
-#else
-      const State c = span_c[f][s];
-      State& to_c = dc[f][s];
-      const bool first_c = p == 0;
-#endif
-      const State lambda = conjugate(c) * dy[f][p] + thread.adjoint[p][s];
+      const State a = thread.a[p][s], b = operand_b.at(p, f, s), c = operand_c.at(p, f, s);
+      const State lambda = conjugate(c) * dy[f] + thread.adjoint[p][s];
       const State previous = f > 0 ? h[f - 1][s] : before[s];
-      const State of_c = conjugate(h[f][s]) * dy[f][p];
-      to_c = first_c ? of_c : of_c + to_c;
+      operand_c.add(p, f, s, conjugate(h[f][s]) * dy[f]);
       const State carried = conjugate(e[f][s]) * lambda;
 #if GAIN_IS_DELTA
       // ∂a/∂A = Δa and ∂a/∂Δ = Aa share λ conj(a h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B).
       const State through_decay = reset ? to_state(0) : carried * conjugate(previous);
-      const State of_b = lambda * x[f][p];
-      thread.da[p][s] = through_decay * delta[f][p] + thread.da[p][s];
+      const State of_b = lambda * x[f];
+      da[s] = through_decay * delta[f] + da[s];
       const Real of_delta = real_part(through_decay * conjugate(a)), of_x = real_part(lambda * conjugate(b));
 #else
       // Coefficients are had anew here: their derivatives would not find room in registers.
       Partials partials;
-      const Coefficients k = discretize(a, delta[f][p], partials);
-      const State d_a = reset ? to_state(0) : lambda * conjugate(previous), d_g = lambda * conjugate(b * x[f][p]);
-      const State through_gain = lambda * conjugate(k.g), of_b = through_gain * x[f][p];
-      thread.da[p][s] = d_a * conjugate(partials.a_by_a) + (d_g * conjugate(partials.g_by_a) + thread.da[p][s]);
+      const Coefficients k = discretize(a, delta[f], partials);
+      const State d_a = reset ? to_state(0) : lambda * conjugate(previous), d_g = lambda * conjugate(b * x[f]);
+      const State through_gain = lambda * conjugate(k.g), of_b = through_gain * x[f];
+      da[s] = d_a * conjugate(partials.a_by_a) + (d_g * conjugate(partials.g_by_a) + da[s]);
       const Real of_delta = real_part(d_a * conjugate(partials.a_by_delta) + d_g * conjugate(partials.g_by_delta));
       const Real of_x = real_part(through_gain * conjugate(b));
 #endif
-      to_b = first_b ? of_b : of_b + to_b;
+      operand_b.add(p, f, s, of_b);
       to_x[f] = s > 0 ? to_x[f] + of_x : of_x;
       to_delta[f] = s > 0 ? to_delta[f] + of_delta : of_delta;
       thread.adjoint[p][s] = reset ? to_state(0) : carried;
     }
   }
+  store_lane(sums_of_da(thread) + p * 32 * LANE_WIDTH, da);
   own.x[p] = sum_of_own_frame(to_x, thread);
   own.delta[p] = sum_of_own_frame(to_delta, thread);
 }
@@ -650,12 +720,12 @@ __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args,
 #endif
 }
 
-// Writes the gradients of the frame that the thread owns: `row` of the tile, at `at` in memory.
-__device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, Warp& warp, const Arguments& args,
-                                           const Thread& thread, bool skipped, i64 at, int row) {
+// Writes the gradients of the frame of span k that the thread owns, which lie at `at` in memory.
+__device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, [[maybe_unused]] Warp& warp,
+                                           const Arguments& args, const Thread& thread, bool skipped, i64 at, int k) {
   Real dx[PAIR], ddt[PAIR], x[PAIR], delta[PAIR];
-  load_reals(x, warp.x[row / 2][thread.pair][row % 2]);
-  load_reals(delta, warp.delta[row / 2][thread.pair][row % 2]);
+  get(x, thread.frames + DISTANCE(x), thread, k);
+  get(delta, thread.frames, thread, k);
   [[maybe_unused]] Real bias[PAIR] = {0, 0};
 #if HAS_DT_BIAS
   Real ddt_bias[PAIR];
@@ -686,7 +756,7 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
 #endif
     to_delta *= slope_of(args, delta[p], dt.elements[p], bias[p]);
 #if HAS_Z
-    Real y = sums.y[p] * (OUTPUT_WEIGHT * (Real)args.scale);
+    Real y = sums.y[p] * (output_weight(args));
 #if HAS_D
     if (with_d) y += d[p] * x[p];
 #endif
@@ -718,56 +788,84 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
 }
 
 #if TILE_B || TILE_C
-// Sums a span's dB and dC over the channels of the warp, through its scratch one after the other: [b, c][frame][slot].
-struct ChannelSums {
-  Real* sums;
-  Real values[UNITS_EACH][CHANNELS_PER_WARP / CHANNEL_PARTS][LANE_WIDTH];
+// What a thread keeps, and what its partner over this bit of the channel gives.
+__device__ __forceinline__ Real kept_and_given(Real keep, Real give, int bit) {
+  return keep + __shfl_xor_sync(ALL_LANES, give, 2 * bit);
+}
+__device__ __forceinline__ Complex kept_and_given(Complex keep, Complex give, int bit) {
+  return {kept_and_given(keep.re, give.re, bit), kept_and_given(keep.im, give.im, bit)};
+}
 
-  static __device__ __forceinline__ int place_in_row(int place) { return (place + place / 16 * 2) * LANE_WIDTH; }
+// A component of a state.
+__device__ __forceinline__ Real real_of(Real state, int) { return state; }
+__device__ __forceinline__ Real real_of(Complex state, int component) { return component == 0 ? state.re : state.im; }
 
-  static __device__ __forceinline__ void store(Warp& warp, const SpanStates& states, const Thread& thread) {
+// Sums a span's dB and dC over the channels of the warp: [b, c][frame][slot]. Each exchange halves what a thread holds: of
+// its states, where there are threads in that order, else of its frames, and when one is left, of b and c. In registers,
+// because the unit for shared memory has as much to do as the schedulers: an exchange passes through it once, and a store
+// and a load would twice.
+__device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, SpanStates (&values)[TILE_B + TILE_C]) {
+  constexpr int BOTH = TILE_B + TILE_C;
+  int states = STATES, frames = SPAN, frame = 0, step = 1, which = 0;
 #pragma unroll
-    for (int f = 0; f < SPAN; f++) store_lane(&warp.scratch[f][place_in_row(thread.place)], states[f]);
-  }
-
-  static __device__ __forceinline__ int unit_of(int u, const Thread& thread) { return (u * 32 + thread.place) % UNITS; }
-
-  __device__ __forceinline__ void load(const Warp& warp, const Thread& thread) {
-    const int part = CHANNEL_PARTS > 1 ? thread.place / UNITS : 0;
+  for (int bit = CHANNELS_PER_WARP / 2; bit > 0; bit /= 2) {
+    const bool upper = thread.pair & bit;
+    if (turns(bit)) {
+      states /= 2;
 #pragma unroll
-    for (int u = 0; u < UNITS_EACH; u++) {
-      const int unit = unit_of(u, thread), lane = unit % LANES;
-      // The place of the lane in the first channel; channels are thread bits 1 and on.
-      const int place0 = (lane & 1) | lane / 2 * (2 * CHANNELS_PER_WARP);
-      constexpr int COUNT = CHANNELS_PER_WARP / CHANNEL_PARTS;
+      for (int w = 0; w < BOTH; w++) {
 #pragma unroll
-      for (int k = 0; k < COUNT; k++) {
-        load_reals(values[u][k], &warp.scratch[unit / LANES][place_in_row(place0 + 2 * (part * COUNT + k))]);
+        for (int f = 0; f < frames; f++) {
+#pragma unroll
+          for (int s = 0; s < states; s++) values[w][f][s] = kept_and_given(values[w][f][s], values[w][f][s + states], bit);
+        }
+      }
+    } else if (frames > 1) {
+      // Every other frame: what is left of neighbouring ones is stored to different banks.
+      frames /= 2;
+      frame += upper ? step : 0;
+      step *= 2;
+#pragma unroll
+      for (int w = 0; w < BOTH; w++) {
+#pragma unroll
+        for (int f = 0; f < frames; f++) {
+#pragma unroll
+          for (int s = 0; s < states; s++) {
+            const State low = values[w][2 * f][s], high = values[w][2 * f + 1][s];
+            values[w][f][s] = kept_and_given(upper ? high : low, upper ? low : high, bit);
+          }
+        }
+      }
+    } else {
+      which = upper ? 1 : 0;
+#pragma unroll
+      for (int s = 0; s < states; s++) {
+        State &low = values[0][0][s], high = values[BOTH - 1][0][s];
+        low = kept_and_given(upper ? high : low, upper ? low : high, bit);
       }
     }
   }
-
-  __device__ __forceinline__ void sum(const Thread& thread) {
+  // Where only one of the two varies, both partners have its sums.
+  constexpr bool SPLIT = CHANNELS_PER_WARP > SPAN * ORDERS;
+  constexpr int HELD = STATES / ORDERS * COMPONENTS;
+  if (SPLIT && which >= BOTH) return;
 #pragma unroll
-    for (int u = 0; u < UNITS_EACH; u++) {
-      Real sum[LANE_WIDTH];
+  for (int w = 0; w < (SPLIT ? 1 : BOTH); w++) {
 #pragma unroll
-      for (int e = 0; e < LANE_WIDTH; e++) {
-        sum[e] = values[u][0][e];
+    for (int f = 0; f < frames; f++) {
+      const int of_c = TILE_B ? w + which : 1;
+      Real held[HELD];
 #pragma unroll
-        for (int k = 1; k < CHANNELS_PER_WARP / CHANNEL_PARTS; k++) sum[e] += values[u][k][e];
-#pragma unroll
-        for (int by = UNITS; by < 32; by *= 2) sum[e] += __shfl_xor_sync(ALL_LANES, sum[e], by);
-      }
-      if (CHANNEL_PARTS == 1 || thread.place < UNITS) store_reals(&sums[unit_of(u, thread) * LANE_WIDTH], sum);
+      for (int e = 0; e < HELD; e++) held[e] = real_of(values[w][f][e / COMPONENTS], e % COMPONENTS);
+      const int slot = thread.lane * STATES + thread.order;
+      store_reals(&sums[(of_c * SPAN + frame + f * step) * SLOT_WIDTH + slot * COMPONENTS], held);
     }
   }
-};
+}
 #endif
 
 // Walks a tile back.
-__device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                          const Sequence& sequence, Thread& thread, const FirstBack& first_span, const Marks& marks,
+__device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread, const FirstBack& first_span, const Marks& marks,
                                           int r0, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
   const int last = r0 + (spans - 1) * SPAN + thread.lane;
@@ -776,12 +874,12 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
   Pair dy = first_span.dy, z = first_span.z;
 #pragma unroll 1
   for (int k = spans - 1; k >= 0; k--) {
-    forget_addresses(thread);
-    const int row = k * SPAN + thread.lane;
+    const int first = k * SPAN;
+    [[maybe_unused]] const int row = first + thread.lane;
 #if LIMIT
     const Pair dt = Sequence::load(args.dt, thread, at, owned);
 #endif
-    if (thread.lane < SPAN) {
+    if (is_owner(thread)) {
       Real values[PAIR], by_z[PAIR];
       own_dy(values, by_z, dy, z, owned && !marks.skip(row));
 #if HAS_D
@@ -790,30 +888,37 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
 #if HAS_Z
       store_reals(warp.dz_by_y[thread.place], by_z);
 #endif
-      put_source(warp.dy, args, thread, thread.lane, values);
+      put_source(thread, args, 0, values);
     }
     __syncwarp();
 
-    SpanStates b, c, db, dc;
-#pragma unroll
-    for (int f = 0; f < SPAN; f++) {
+#if TILE_B || TILE_C
+    SpanStates gradients[TILE_B + TILE_C];
+#endif
 #if TILE_B
-      load_lane(b[f], &shared.b[k * SPAN + f][thread.lane * LANE_WIDTH]);
+    SpanStates b;
+    load_span(b, row_of_b(thread, first));
+    const Operand<false> operand_b{b, gradients[0]};
+#else
+    const Operand<true> operand_b{thread.b, thread.db};
 #endif
 #if TILE_C
-      load_lane(c[f], &shared.c[k * SPAN + f][thread.lane * LANE_WIDTH]);
+    SpanStates c;
+    load_span(c, row_of_c(thread, first));
+    const Operand<false> operand_c{c, gradients[TILE_B]};
+#else
+    const Operand<true> operand_c{thread.c, thread.dc};
 #endif
-    }
     OwnSums sums;
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
       // Each channel reads its frames anew: registers for both at once would be spilled.
       asm volatile("" ::: "memory");
-      Span delta, x, span_dy;
-      load_span(delta, warp.delta, thread, k * SPAN);
-      load_inputs(x, warp, delta, thread, k * SPAN);
-      load_span(span_dy, warp.dy, thread, 0);
-      walk_channel(sums, thread, p, db, dc, b, c, warp.spans[k], delta, x, span_dy, marks, k * SPAN);
+      Span delta, x, source;
+      load_span(delta, thread.frames, k, p);
+      load_inputs(x, delta, thread, k, p);
+      load_span(source, thread.frames + DISTANCE(dy), 0, p);
+      walk_channel(sums, thread, p, operand_b, operand_c, thread.states + k * SPAN_REALS, delta, x, source, marks, first);
       if (p == 0 && k > 0) {
         // Now, because the operands' loads above wait for stores, and would for these loads too.
         const bool next = sequence.owns(thread, 0);  // a span that is not the last is whole
@@ -823,33 +928,18 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
 #endif
       }
     }
-    // All have read the states that were kept: other lanes' before the sums over states, their own before that.
-#if TILE_B
-    ChannelSums of_b{warp.spans[k]};
-    ChannelSums::store(warp, db, thread);
-    __syncwarp();
-    of_b.load(warp, thread);
-    __syncwarp();
-#endif
-#if TILE_C
-    ChannelSums of_c{warp.spans[k] + SPAN * SLOT_WIDTH};
-    ChannelSums::store(warp, dc, thread);
+#if TILE_B || TILE_C
+    __syncwarp();  // all have read the states that were kept, where these sums go
+    sum_channels(warp.spans[k], thread, gradients);
 #endif
 #if LIMIT
-    if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, row);
+    if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, k);
 #else
-    if (owned) finish_own(sums, Pair{}, warp, args, thread, marks.skip(row), at, row);
+    if (owned) finish_own(sums, Pair{}, warp, args, thread, marks.skip(row), at, k);
 #endif
     owned = sequence.owns(thread, 0);
     at -= SPAN * sequence.stride;
-#if TILE_B
-    of_b.sum(thread);
-#endif
-    __syncwarp();
-#if TILE_C
-    of_c.load(warp, thread);
-    of_c.sum(thread);
-#endif
+    __syncwarp();  // all have read the source of the adjoints
   }
 }
 
@@ -858,31 +948,26 @@ __device__ __forceinline__ void walk_back(Warp& warp, [[maybe_unused]] const Sha
 // Sums dB and dC of the tile that the warps have ready over them, and leaves them to reduce.cu.
 __device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args) {
 #if TILE_B || TILE_C
-  const auto of = [&](Real* parts, int offset) {
-    const int rows = shared.course.ready_rows, units = (rows + SPAN - 1) / SPAN * UNITS;
-    const int frame = (int)(args.units * args.blocks_per_unit) * SLOT_WIDTH;
-    parts += shared.course.ready_at;
+  const int rows = shared.course.ready_rows, units = (rows + SPAN - 1) / SPAN * UNITS;
+  const int frame = (int)(args.units * args.blocks_per_unit) * SLOT_WIDTH;
 #pragma unroll 1
-    for (int u = threadIdx.x; u < units; u += THREADS) {
-      const int k = u / UNITS, unit = u % UNITS, r = k * SPAN + unit / LANES;
-      Real sum[LANE_WIDTH];
-      load_reals(sum, &shared.warps[0].spans[k][offset + unit * LANE_WIDTH]);
+  for (int u = threadIdx.x; u < (TILE_B + TILE_C) * units; u += THREADS) {
+    const bool of_c = !TILE_B || u >= units;
+    const int own = TILE_B && of_c ? u - units : u, span = own / UNITS, unit = own % UNITS, r = span * SPAN + unit / LANES;
+    const int at = (of_c ? SPAN * SLOT_WIDTH : 0) + unit * LANE_WIDTH, k = span % SPANS;
+    const Warp* warps = shared.warps + span / SPANS * WARPS_EACH;
+    Real sum[LANE_WIDTH];
+    load_reals(sum, &warps[0].spans[k][at]);
 #pragma unroll
-      for (int warp = 1; warp < WARPS; warp++) {
-        Real more[LANE_WIDTH];
-        load_reals(more, &shared.warps[warp].spans[k][offset + unit * LANE_WIDTH]);
+    for (int warp = 1; warp < WARPS_EACH; warp++) {
+      Real more[LANE_WIDTH];
+      load_reals(more, &warps[warp].spans[k][at]);
 #pragma unroll
-        for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
-      }
-      if (r < rows) store_reals(parts + (i64)r * frame + unit % LANES * LANE_WIDTH, sum);
+      for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
     }
-  };
-#if TILE_B
-  of(args.db_parts, 0);
-#endif
-#if TILE_C
-  of(args.dc_parts, SPAN * SLOT_WIDTH);
-#endif
+    Real* parts = (of_c ? args.dc_parts : args.db_parts) + shared.course.ready_at;
+    if (r < rows) store_reals(parts + (i64)r * frame + unit % LANES * LANE_WIDTH, sum);
+  }
 #endif
 }
 #endif
@@ -911,35 +996,30 @@ __device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[ma
   __syncthreads();
 }
 
-// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.
-__device__ __forceinline__ State finite_rate(State a) {
-#if COMPLEX
-  return a;
-#else
-  const Real most = sizeof(Real) == 4 ? (Real)3.4028234663852886e38 : (Real)1.7976931348623157e308;
-  return a < -most ? -most : a;
-#endif
-}
-
 __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args, const Place& place) {
   thread.warp = threadIdx.x / 32;
+  thread.part = PARTS > 1 ? thread.warp / WARPS_EACH : 0;
   thread.place = threadIdx.x % 32;
   thread.lane = lane_of(thread.place);
   thread.pair = channel_of(thread.place);
-  forget_addresses(thread);
-  thread.column = thread.warp * CHANNELS_EACH + thread.pair * PAIR;
+  thread.order = order_of(thread.pair);
+  Warp& warp = shared.warps[thread.warp];
+  thread.frames = fixed(warp.delta[0][0][thread.pair]);
+#if !SUMMARY
+  thread.states = fixed(&warp.spans[0][thread.place * LANE_WIDTH]);
+#endif
+#if TILE_B
+  thread.rows = fixed(&shared.b.frames[thread.part * PART_FRAMES][place_in_row(thread.lane, thread.order)]);
+#elif TILE_C
+  thread.rows = fixed(&shared.c.frames[0][place_in_row(thread.lane, thread.order)]);
+#endif
+  thread.column = (thread.warp - thread.part * WARPS_EACH) * CHANNELS_EACH + thread.pair * PAIR;
   const int left = place.channels - thread.column, count = states_here(args);
   thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
-  clear(thread.adjoint);
-#if HAS_D || HAS_DT_BIAS
-  Warp& warp = shared.warps[thread.warp];
-#endif
-#if SUMMARY
-#if !DECAY_BY_SUM
-  const State one = to_state(1);
-#endif
-#else
-  clear(thread.da);
+#if !SUMMARY
+  PairStates none;
+  clear(none);
+  save(sums_of_da(thread), none);
 #if B_CONSTANT
   clear(thread.db);
 #endif
@@ -951,25 +1031,18 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
   for (int p = 0; p < PAIR; p++) {
     const bool here = p < thread.here;
     const i64 row = (place.channel0 + thread.column + p) * args.state + args.first_state;
-    load_states(thread.a[p], here ? args.a + row : nullptr, count, thread.lane);
+    load_states(thread.a[p], here ? args.a + row : nullptr, count, thread.lane, thread.order);
 #pragma unroll
     for (int s = 0; s < STATES; s++) thread.a[p][s] = finite_rate(thread.a[p][s]);
 #if C_CONSTANT
-    load_constant(thread.c[p], args.c + row * COMPONENTS, here ? count : 0, thread.lane);
+    load_constant(thread.c[p], args.c + row * COMPONENTS, here ? count : 0, thread.lane, thread.order);
 #endif
 #if HAS_DT_BIAS
     if (thread.lane == 0) warp.dt_bias[thread.pair][p] = here ? args.dt_bias[place.channel0 + thread.column + p] : (Real)0;
 #endif
-#if SUMMARY
-#if DECAY_BY_SUM
-    thread.delta_sum[p] = (Real)0;
-#else
-#pragma unroll
-    for (int s = 0; s < STATES; s++) thread.product[p][s] = one;
-#endif
-#else
+#if !SUMMARY
 #if B_CONSTANT
-    load_constant(thread.b[p], args.b + row * COMPONENTS, here ? count : 0, thread.lane);
+    load_constant(thread.b[p], args.b + row * COMPONENTS, here ? count : 0, thread.lane, thread.order);
 #endif
 #if HAS_D
     if (thread.lane == 0) warp.d[thread.pair][p] = here ? args.d[place.channel0 + thread.column + p] : (Real)0;
@@ -985,14 +1058,7 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 #endif
 }
 
-#if SUMMARY
-// Sums what the lanes of a channel have.
-__device__ __forceinline__ Real sum_lanes(Real value) {
-#pragma unroll
-  for (int bit = 1; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
-  return value;
-}
-
+#if ADJOINTS_ALONE
 // What the walk of the adjoints reads, from the last span of a tile on: it is on its way before the walk begins.
 struct IncomingAdjoints {
   Pair dt[AHEAD], dy[AHEAD], z[AHEAD];
@@ -1016,18 +1082,20 @@ struct IncomingAdjoints {
   }
 };
 
-// Walks the adjoints of a span: k of its tile, whose Δ and source lie from row `first` on.
-__device__ __forceinline__ void walk_adjoint_span(const Warp& warp, [[maybe_unused]] const Shared& shared, Thread& thread,
-                                                  const Marks& marks, int k, int first) {
-  Span delta, source;
-  load_span(delta, warp.delta, thread, first);
-  load_span(source, warp.dy, thread, first);
+// Walks the adjoints of a span: k of its tile, whose Δ and source lie in span `at`.
+__device__ __forceinline__ void walk_adjoint_span(Thread& thread, const Marks& marks, int k, int at) {
+  Span delta[PAIR], source[PAIR];
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    load_span(delta[p], thread.frames, at, p);
+    load_span(source[p], thread.frames + DISTANCE(dy), at, p);
+  }
 #pragma unroll
   for (int f = SPAN - 1; f >= 0; f--) {
     const bool reset = marks.reset(k * SPAN + f);
 #if TILE_C
     State c[STATES];
-    load_lane(c, &shared.c[k * SPAN + f][thread.lane * LANE_WIDTH]);
+    load_lane(c, row_of_c(thread, k * SPAN + f));
 #endif
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
@@ -1036,8 +1104,8 @@ __device__ __forceinline__ void walk_adjoint_span(const Warp& warp, [[maybe_unus
 #endif
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
-        const State e = decay(thread.a[p][s], delta[f][p]);
-        const State lambda = conjugate(c[s]) * source[f][p] + thread.adjoint[p][s];
+        const State e = decay(thread.a[p][s], delta[p][f]);
+        const State lambda = conjugate(c[s]) * source[p][f] + thread.adjoint[p][s];
         thread.adjoint[p][s] = reset ? to_state(0) : conjugate(e) * lambda;
 #if !DECAY_BY_SUM
         thread.product[p][s] = thread.product[p][s] * e;
@@ -1047,24 +1115,37 @@ __device__ __forceinline__ void walk_adjoint_span(const Warp& warp, [[maybe_unus
   }
 }
 
+// Before the adjoints are walked alone.
+__device__ __forceinline__ void begin_adjoints(Thread& thread) {
+  clear(thread.adjoint);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#if DECAY_BY_SUM
+    thread.delta_sum[p] = (Real)0;
+#else
+#pragma unroll
+    for (int s = 0; s < STATES; s++) thread.product[p][s] = to_state(1);
+#endif
+  }
+}
+
 // Walks the adjoints alone of a tile, with whose first frame `sequence` begins.
-__device__ __forceinline__ void walk_adjoints(Warp& warp, [[maybe_unused]] const Shared& shared, const Arguments& args,
-                                              const Sequence& sequence, Thread& thread, IncomingAdjoints incoming,
-                                              const Marks& marks, int rows) {
+__device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
+                                              IncomingAdjoints incoming, const Marks& marks, int rows) {
 #pragma unroll 1
   for (int k0 = (rows - 1) / SPAN; k0 >= 0; k0 -= AHEAD) {
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
       const int k = k0 - ahead;
       if (k < 0) break;
-      const int r = k * SPAN + thread.lane, first = k % 2 * SPAN;
-      if (thread.lane < SPAN) {
+      const int r = k * SPAN + thread.lane, at = k % AHEAD;
+      if (is_owner(thread)) {
         const bool present = sequence.owns(thread, r) && !marks.skip(r);
         Real delta[PAIR], values[PAIR], by_z[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
         own_dy(values, by_z, incoming.dy[ahead], incoming.z[ahead], present);
-        put(warp.delta, thread, first + thread.lane, delta);
-        put_source(warp.dy, args, thread, first + thread.lane, values);
+        put(thread.frames, thread, at, delta);
+        put_source(thread, args, at, values);
 #if DECAY_BY_SUM
 #pragma unroll
         for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
@@ -1072,34 +1153,39 @@ __device__ __forceinline__ void walk_adjoints(Warp& warp, [[maybe_unused]] const
       }
       if (k >= AHEAD) incoming.load(args, sequence, thread, ahead, r - AHEAD * SPAN);
       __syncwarp();
-      walk_adjoint_span(warp, shared, thread, marks, k, first);
+      walk_adjoint_span(thread, marks, k, at);
     }
   }
   __syncwarp();
 }
+#endif
 
+#if SUMMARY
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   Warp& warp = shared.warps[threadIdx.x / 32];
 
+  let_next_begin();
   const i64 index = block_index();
   if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
   const Place place = find_place(args, index);
-  if (place.chunk == 0) return;  // nothing comes before it
   const i64 begin = chunk_begin(args, place), frames = chunk_end(args, place) - begin;
+  if (begin < args.segment) return;  // no segment comes before it
 
   Thread thread;
   begin_block(thread, shared, args, place);
-  for (i64 i = (frames - 1) / TILE * TILE; i >= 0; i -= TILE) {
-    const int rows = (int)(frames - i < TILE ? frames - i : TILE);
+  begin_adjoints(thread);
+  wait_for_kernels_before();
+  for (i64 i = (frames - 1) / PART_FRAMES * PART_FRAMES; i >= 0; i -= PART_FRAMES) {
+    const int rows = (int)(frames - i < PART_FRAMES ? frames - i : PART_FRAMES);
     const Sequence sequence(args, place, thread, begin + i, rows);
     const IncomingAdjoints incoming(args, sequence, thread, rows);
     const Marks marks = marks_of(args, place, begin + i, rows);
     enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
-    sequence.prefetch<true>(args, thread, -TILE, -i);
-    sequence.prefetch<false>(args, thread, -TILE, -i);
-    walk_adjoints(warp, shared, args, sequence, thread, incoming, marks, rows);
+    sequence.prefetch<true>(args, thread, -PART_FRAMES, -i);
+    sequence.prefetch<false>(args, thread, -PART_FRAMES, -i);
+    walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
   }
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
@@ -1109,7 +1195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
     if (p < thread.here && thread.lane == 0) args.delta_sums[boundary] = sum;
 #endif
     if (p >= thread.here) continue;
-    store_states(thread.adjoint[p], args.boundary_adjoints + boundary * SLOTS, SLOTS, thread.lane);
+    store_states(thread.adjoint[p], args.adjoint_ends + boundary * SLOTS, SLOTS, thread.lane);
 #if !DECAY_BY_SUM
     store_states(thread.product[p], args.decays + boundary * SLOTS, SLOTS, thread.lane);
 #endif
@@ -1117,85 +1203,187 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
 }
 #else
 
-// The gradient of the state after the piece: after the segment, or what a later piece has left.
-__device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Course& course) {
-  const bool after_all = course.end == args.seq;
-  const bool given = !after_all || (args.write_final && args.dfinal_state);
+// Rows of states in memory, those of the pair's channels `step` apart; zero where `from` is none.
+__device__ __forceinline__ void load_pair(PairStates& states, const Thread& thread, const Arguments& args, const State* from, i64 step) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const i64 row = course.place.row, channel = course.place.channel0 + thread.column + p;
-    const State* from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
-    if (after_all) from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
-    load_states(thread.adjoint[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane);
+    load_states(states[p], from && p < thread.here ? from + p * step : nullptr, states_here(args), thread.lane, thread.order);
   }
+}
+
+// The gradient of the state after the piece: after the segment, or what a later piece has left.
+__device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Course& course) {
+  const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
+  const State* from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+  i64 step = SLOTS;
+  if (course.end == args.seq) {
+    const bool given = args.write_final && args.dfinal_state;
+    from = given ? args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state : nullptr;
+    step = args.state;
+  }
+  load_pair(thread.adjoint, thread, args, from, step);
 }
 
 // Hands the gradient of the state before the piece on.
 __device__ __forceinline__ void store_adjoints(const Thread& thread, const Arguments& args, const Course& course) {
-  const bool before_all = course.first == 0;
-  if (before_all ? !(args.write_final && args.dinitial_state) : args.piece_first == 0) return;
+  if (thread.part > 0) return;
+  const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
+  State* to = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+  i64 step = SLOTS;
+  if (course.first == 0) {
+    if (!(args.write_final && args.dinitial_state)) return;
+    to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
+    step = args.state;
+  } else if (args.piece_first == 0) {
+    return;
+  }
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    if (p >= thread.here) continue;
-    const i64 row = course.place.row, channel = course.place.channel0 + thread.column + p;
-    State* to = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
-    if (before_all) to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
-    store_states(thread.adjoint[p], to, states_here(args), thread.lane);
+    if (p < thread.here) store_states(thread.adjoint[p], to + p * step, states_here(args), thread.lane, thread.order);
   }
 }
 
-// The state before the chunk that begins with scan index i0.
-__device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place, i64 i0) {
-  const i64 chunk = place.row * args.chunks + i0 / args.chunk;
-  const bool given = i0 > 0 || (args.write_final && args.initial_state);
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) {
-    const i64 channel = place.channel0 + thread.column + p;
-    const State* from = args.boundary_states + (chunk * args.dim + channel) * args.boundary_width + args.boundary_first;
-    if (i0 == 0) from = args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state;
-    load_states(h[p], given && p < thread.here ? from : nullptr, states_here(args), thread.lane);
+// The state before a chunk.
+__device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place, i64 begin) {
+  const i64 channel = place.channel0 + thread.column;
+  const State* from = args.boundary_states +
+                      ((place.row * args.chunks + begin / args.chunk) * args.dim + channel) * args.boundary_width + args.boundary_first;
+  i64 step = args.boundary_width;
+  if (begin == 0) {
+    const bool given = args.write_final && args.initial_state;
+    from = given ? args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state : nullptr;
+    step = args.state;
   }
+  load_pair(h, thread, args, from, step);
 }
 
-// What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has been there.
-__device__ __forceinline__ void end_block(const Thread& thread, [[maybe_unused]] const Warp& warp, const Arguments& args,
-                                          const Course& course, bool accumulate) {
-  const i64 channel0 = course.part * args.dim + course.place.channel0 + thread.column;
-  const int count = states_here(args);
-  const auto add = [&](State* parts, const PairStates& sums) {
+#if PARTS > 1
+// Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
+// walks both ways from zero, and takes what the parts before and after it leave.
+__device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
+                                          PairStates& h, const First& first, const Marks& of_tile, int rows) {
+  const Marks marks = of_tile.of_part(thread.part);
+  Warp& warp = shared.warps[thread.warp];
+  const int own = thread.place * LANE_WIDTH;
+  const IncomingAdjoints incoming(args, sequence, thread, rows);
+  PairStates states, after;
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) after[p][s] = thread.adjoint[p][s];
+  }
+  clear(states);
+  walk_states<false>(warp, args, sequence, thread, states, first, marks, 0, rows);
+  begin_adjoints(thread);
+  walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
+  save(warp.ends + own, states);
+  save(warp.adjoint_ends + own, thread.adjoint);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#if DECAY_BY_SUM
+    const Real sum = sum_lanes(thread.delta_sum[p]);
+#endif
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+#if DECAY_BY_SUM
+      states[p][s] = decay(thread.a[p][s], sum);
+#else
+      states[p][s] = thread.product[p][s];
+#endif
+    }
+  }
+  save(warp.products + own, states);
+  __syncthreads();  // all parts have left theirs
+
+  PairStates product;
+  for (int part = 0; part < thread.part; part++) {
+    const bool resets = of_tile.of_part(part).resets != 0;  // then it forgets what comes to it
+    const Warp& before = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
+    restore(product, before.products + own);
+    restore(states, before.ends + own);
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
-      State* to = parts + (channel0 + p) * SLOTS;
+#pragma unroll
+      for (int s = 0; s < STATES; s++) h[p][s] = resets ? states[p][s] : product[p][s] * h[p][s] + states[p][s];
+    }
+  }
+  for (int part = PARTS - 1; part > thread.part; part--) {
+    const bool resets = of_tile.of_part(part).resets != 0;
+    const Warp& behind = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
+    restore(product, behind.products + own);
+    restore(states, behind.adjoint_ends + own);
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
-        const int slot = slot_of(thread.lane, s);
-        if (p < thread.here && slot < count) to[slot] = accumulate ? to[slot] + sums[p][s] : sums[p][s];
+        after[p][s] = resets ? states[p][s] : conjugate(product[p][s]) * after[p][s] + states[p][s];
       }
     }
+  }
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) thread.adjoint[p][s] = after[p][s];
+  }
+}
+#endif
+
+// What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has been there.
+__device__ __forceinline__ void end_block(const Thread& thread, const Shared& shared, const Arguments& args, const Course& course,
+                                          bool accumulate) {
+  if (thread.part > 0) return;
+  const i64 channel0 = course.part * args.dim + course.place.channel0 + thread.column;
+  const int count = states_here(args);
+  const auto add = [&](State* parts, int p, const State(&sums)[STATES]) {
+    State* to = parts + (channel0 + p) * SLOTS;
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      const int slot = slot_of(thread.lane, s ^ thread.order);
+      if (slot < count) to[slot] = accumulate ? to[slot] + sums[s] : sums[s];
+    }
   };
-  add(args.da_parts, thread.da);
+#pragma unroll 1
+  for (int p = 0; p < thread.here; p++) {
+    const int own = (p * 32 + thread.place) * LANE_WIDTH;
+    State da[STATES], more[STATES];
+    load_lane(da, shared.warps[thread.warp].da + own);
+#pragma unroll
+    for (int part = 1; part < PARTS; part++) {
+      load_lane(more, shared.warps[thread.warp + part * WARPS_EACH].da + own);
+#pragma unroll
+      for (int s = 0; s < STATES; s++) da[s] = da[s] + more[s];
+    }
+    add(args.da_parts, p, da);
+  }
+#if B_CONSTANT || C_CONSTANT
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    if (p >= thread.here) break;
 #if B_CONSTANT
-  add(args.db_constant_parts, thread.db);
+    add(args.db_constant_parts, p, thread.db[p]);
 #endif
 #if C_CONSTANT
-  add(args.dc_constant_parts, thread.dc);
+    add(args.dc_constant_parts, p, thread.dc[p]);
+#endif
+  }
 #endif
 #if HAS_D || HAS_DT_BIAS
-  const auto add_channel = [&](Real* parts, const Real(&sums)[PAIR]) {
-#pragma unroll
+  const auto add_channel = [&](Real* parts, Real (Warp::*sums)[32][PAIR]) {
+#pragma unroll 1
     for (int p = 0; p < PAIR; p++) {
-      Real sum = sums[p];
+      Real sum = 0;
 #pragma unroll
-      for (int bit = 1; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
+      for (int part = 0; part < PARTS; part++) sum += (shared.warps[thread.warp + part * WARPS_EACH].*sums)[thread.place][p];
+      sum = sum_lanes(sum);
       Real* to = parts + channel0 + p;
       if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
     }
   };
 #if HAS_D
-  if (args.first_pass) add_channel(args.dd_parts, warp.dd[thread.place]);
+  if (args.first_pass) add_channel(args.dd_parts, &Warp::dd);
 #endif
 #if HAS_DT_BIAS
-  add_channel(args.ddt_bias_parts, warp.ddt_bias[thread.place]);
+  add_channel(args.ddt_bias_parts, &Warp::ddt_bias);
 #endif
 #endif
 }
@@ -1224,6 +1412,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   Course& course = shared.course;
+  let_next_begin();
   __shared__ bool walks;
   if (threadIdx.x == 0) walks = find_course(course, args, block_index());
   __syncthreads();
@@ -1231,58 +1420,69 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 
   Thread thread;
   begin_block(thread, shared, args, course.place);
+  wait_for_kernels_before();
   Warp& warp = shared.warps[thread.warp];
   for (;;) {
     load_adjoints(thread, args, course);
-    for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin >= course.first; begin -= args.chunk) {
-      const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk), last = (frames - 1) / TILE;
+    for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin + args.chunk > course.first; begin -= args.chunk) {
+      const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk);
+      const int last = (frames - 1) / TILE;
       const Sequence sequence(args, course.place, thread, begin, frames);
       PairStates h;
       load_start(h, thread, args, course.place, begin);
 #if TILES > 1
 #pragma unroll 1
       for (int tile = 0; tile < last; tile++) {
-        const int r0 = tile * TILE;
+        const int r0 = tile * PART_FRAMES;
         const First first_span(args, sequence, thread, r0);
-        const Marks marks = marks_of(args, course.place, begin + r0, TILE);
-        enter_tile<false>(shared, args, course.place, marks, begin + r0, TILE, [&] {
-          if (tile == 0) sum_warps(shared, args);
-        });
-        if (threadIdx.x == 0) course.ready_rows = 0;
-        sequence.prefetch<true>(args, thread, r0 + TILE, 0);
-        save(warp.tiles[tile], h, thread);
-        walk_states<false>(warp, shared, args, sequence, thread, h, first_span, marks, r0, TILE);
+        const Marks marks = marks_of(args, course.place, begin + r0, PART_FRAMES);
+        enter_tile<false>(shared, args, course.place, marks, begin + r0, PART_FRAMES, [] {});
+        sequence.prefetch<true>(args, thread, r0 + PART_FRAMES, 0);
+        if (tile >= TILES_NOT_KEPT) save(states_before(thread, tile), h);
+        walk_states<false>(warp, args, sequence, thread, h, first_span, marks, r0, PART_FRAMES);
       }
 #endif
+      // The piece may begin within the chunk.
 #pragma unroll 1
-      for (int tile = last; tile >= 0; tile--) {
-        const int r0 = tile * TILE, rows = frames - r0 < TILE ? frames - r0 : TILE;
+      for (int tile = last; tile >= 0 && begin + tile * TILE >= course.first; tile--) {
+        const int tile0 = tile * TILE, in_tile = frames - tile0 < TILE ? frames - tile0 : TILE;
+        const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0, rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
         const First first_span(args, sequence, thread, r0);
-        const Marks marks = marks_of(args, course.place, begin + r0, rows);
-        enter_tile<true>(shared, args, course.place, marks, begin + r0, rows, [&] { sum_warps(shared, args); });
+        const Marks of_tile = marks_of(args, course.place, begin + tile0, in_tile), marks = of_tile.of_part(thread.part);
+        enter_tile<true>(shared, args, course.place, of_tile, begin + tile0, in_tile, [&] { sum_warps(shared, args); });
+#if PARTS > 1
+        find_ends(shared, args, Sequence(args, course.place, thread, begin + r0, rows), thread, h, first_span, of_tile, rows);
+#else
         // The chunk before this is walked from its first tile on.
-        sequence.prefetch<true>(args, thread, (last - tile) * TILE - (int)args.chunk, course.first - begin);
-        sequence.prefetch<false>(args, thread, r0 - TILE, course.first - begin);
+        sequence.prefetch<true>(args, thread, (last - tile) * PART_FRAMES - (int)args.chunk, course.first - begin);
+        sequence.prefetch<false>(args, thread, r0 - PART_FRAMES, course.first - begin);
+#endif
 #if TILES > 1
-        if (tile < last) restore(h, warp.tiles[tile], thread);
+#if TILES_NOT_KEPT
+        if (tile < TILES_NOT_KEPT && tile < last) load_start(h, thread, args, course.place, begin);
+#endif
+        if (tile >= TILES_NOT_KEPT && tile < last) restore(h, states_before(thread, tile));
 #endif
         const FirstBack first_back(args, sequence, thread, r0, rows);
 #if SEQ_IDX
         // Selections at every frame cost a third of all else: most tiles do without.
         if ((marks.resets | marks.skips) == 0) {
-          walk_states<true>(warp, shared, args, sequence, thread, h, first_span, Marks{0, 0}, r0, rows);
-          walk_back(warp, shared, args, sequence, thread, first_back, Marks{0, 0}, r0, rows);
+          walk_states<true>(warp, args, sequence, thread, h, first_span, Marks{0, 0}, r0, rows);
+          walk_back(warp, args, sequence, thread, first_back, Marks{0, 0}, r0, rows);
         } else
 #endif
         {
-          walk_states<true>(warp, shared, args, sequence, thread, h, first_span, marks, r0, rows);
-          walk_back(warp, shared, args, sequence, thread, first_back, marks, r0, rows);
+          walk_states<true>(warp, args, sequence, thread, h, first_span, marks, r0, rows);
+          walk_back(warp, args, sequence, thread, first_back, marks, r0, rows);
         }
+#if TILES > 1
+        clear(h);  // the next tile's are restored: without this, they would be kept in registers through the walk back
+#endif
         if (threadIdx.x == 0) {
           const i64 contributions = args.units * args.blocks_per_unit;
           course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
-                            ((begin + r0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
-          course.ready_rows = rows;
+                            ((begin + tile0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
+          course.ready_rows = in_tile;
         }
       }
     }
@@ -1294,6 +1494,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
     __syncthreads();
   }
   sum_warps(shared, args);
-  end_block(thread, warp, args, course, course.end < course.segment_end);
+  end_block(thread, shared, args, course, course.end < course.segment_end);
 }
 #endif

@@ -1,16 +1,13 @@
 // A thread block: its place in the problem, the states of its threads, and accesses to memory.
 //
 // A block has CHANNELS neighbouring channels of one batch row. LANES threads hold STATES states each of a channel, so
-// that a pass covers SLOTS = LANES · STATES states. THREADS: LANES a channel, unless a kernel says otherwise before.
+// that a pass covers SLOTS = LANES · STATES states.
 //
 // A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY, USE_Z before it includes this.
 
-#ifndef THREADS
-#define THREADS (CHANNELS * LANES)
-#endif
-#define SLOTS (LANES * STATES)
-#define SLOT_WIDTH (SLOTS * COMPONENTS)
-#define HAS_SLOPE (SOFTPLUS || LIMIT)
+#define THREADS (WARPS * 32)
+// Reals of the states of a thread.
+#define LANE_WIDTH (STATES * COMPONENTS)
 #define ALL_LANES 0xffffffffu
 
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of whole warps");
@@ -22,8 +19,6 @@ struct Place {
   i64 group_b, group_c;  // of b and of c
   int channels;
 };
-
-__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
 
 // The group of channels, out of `groups`, that channel0 lies in.
 __device__ __forceinline__ i64 group_of(const Arguments& args, i64 channel0, i64 groups) {
@@ -37,19 +32,6 @@ __device__ __forceinline__ void set_channels(Place& place, const Arguments& args
   place.channels = left < CHANNELS ? (int)left : CHANNELS;
   place.group_b = group_of(args, place.channel0, args.groups_b);
   place.group_c = group_of(args, place.channel0, args.groups_c);
-}
-
-// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
-__device__ __forceinline__ i64 take(i64& index, i64 by) {
-  if (by == 1) return 0;
-  if (index >> 32 == 0 && by >> 32 == 0) {
-    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
-    index = quotient;
-    return rest;
-  }
-  const i64 rest = index % by;
-  index /= by;
-  return rest;
 }
 
 // Neighbouring blocks are neighbours in channels: they share b and c in the cache.
@@ -68,9 +50,6 @@ __device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& pla
   i64 end = chunk_begin(args, place) + args.chunk;
   return end < args.seq ? end : args.seq;
 }
-
-// The frame that scan index i stands for.
-__device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args.reverse ? args.seq - 1 - i : i; }
 
 // A channel's lanes are thread bits 0 and from CHANNELS_PER_WARP up: then the addresses of a warp, be they of channels or
 // of states, repeat at a distance of one or two threads, and an access of 16 bytes to shared memory takes 2 cycles, not 4
@@ -95,22 +74,32 @@ __device__ __forceinline__ int slot_of(int lane, int s) { return (s / PACK) * (L
 
 __device__ __forceinline__ int states_here(const Arguments& args) {
   i64 left = args.state - args.first_state;
-  return left < SLOTS ? (int)left : SLOTS;
+  return left < PASS_SLOTS ? (int)left : PASS_SLOTS;
 }
 
-// The states of this pass from a row in global memory; zero beyond the last.
-__device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane) {
+// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.
+__device__ __forceinline__ State finite_rate(State a) {
+#if COMPLEX
+  return a;
+#else
+  const Real most = sizeof(Real) == 4 ? (Real)3.4028234663852886e38 : (Real)1.7976931348623157e308;
+  return a < -most ? -most : a;
+#endif
+}
+
+// The states of this pass from a row in global memory; zero beyond the last. State s of the thread is s ^ order of its lane.
+__device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane, int order = 0) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    int slot = slot_of(lane, s);
+    int slot = slot_of(lane, s ^ order);
     states[s] = row && slot < count ? row[slot] : to_state(0);
   }
 }
 
-__device__ __forceinline__ void store_states(const State (&states)[STATES], State* row, int count, int lane) {
+__device__ __forceinline__ void store_states(const State (&states)[STATES], State* row, int count, int lane, int order = 0) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    int slot = slot_of(lane, s);
+    int slot = slot_of(lane, s ^ order);
     if (slot < count) row[slot] = states[s];
   }
 }
@@ -124,10 +113,10 @@ __device__ __forceinline__ State constant_at(const Element* projection, i64 at) 
 #endif
 }
 
-__device__ __forceinline__ void load_constant(State (&states)[STATES], const Element* row, int count, int lane) {
+__device__ __forceinline__ void load_constant(State (&states)[STATES], const Element* row, int count, int lane, int order = 0) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    int slot = slot_of(lane, s);
+    int slot = slot_of(lane, s ^ order);
     states[s] = slot < count ? constant_at(row, slot) : to_state(0);
   }
 }
@@ -185,6 +174,34 @@ __device__ __forceinline__ void store_reals(Real* shared, const Real (&values)[C
   }
 }
 
+// Neighbouring states, as they lie in shared memory.
+__device__ __forceinline__ void load_lane(State (&states)[STATES], const Real* from) {
+  Real reals[LANE_WIDTH];
+  load_reals(reals, from);
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+#if COMPLEX
+    states[s] = {reals[2 * s], reals[2 * s + 1]};
+#else
+    states[s] = reals[s];
+#endif
+  }
+}
+
+__device__ __forceinline__ void store_lane(Real* to, const State (&states)[STATES]) {
+  Real reals[LANE_WIDTH];
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+#if COMPLEX
+    reals[2 * s] = states[s].re;
+    reals[2 * s + 1] = states[s].im;
+#else
+    reals[s] = states[s];
+#endif
+  }
+  store_reals(to, reals);
+}
+
 // One store of BYTES. In PTX, because the compiler takes a store of a pack apart where a branch is near.
 template <int BYTES>
 __device__ __forceinline__ void store_bytes(void* global, const void* bytes) {
@@ -212,8 +229,30 @@ __device__ __forceinline__ void store_elements(Element* target, const Real (&val
 
 // --- Step sizes ---------------------------------------------------------------------------------------------
 
+#if ELEMENT == 1
 __device__ __forceinline__ Real softplus(Real x) { return x > (Real)20 ? x : log1p(exp(x)); }
 __device__ __forceinline__ Real sigmoid(Real x) { return (Real)1 / ((Real)1 + exp(-x)); }
+#else
+// max(x, 0) + log1p(u), u = e^−|x|, within 5e-7 (x > −40): beyond 20 that is x. u must be right where it is all there
+// is: what rounding takes from the exponent is put back to first order. log1p(u)/u is a minimax polynomial, relative error
+// 3.3e-8.
+__device__ __forceinline__ Real softplus(Real x) {
+  const Real exponent = fabsf(x) * -1.44269504f, power = power_of_two(exponent);
+  const Real lost = fminf(fmaf(exponent, -0.69314718f, -fabsf(x)), 1.0f);  // what is infinite takes 1 of 0
+  const Real u = power * lost + power;
+  Real sum = 5.364824552e-3f;
+  sum = sum * u - 3.006579168e-2f;
+  sum = sum * u + 7.920453697e-2f;
+  sum = sum * u - 1.375380307e-1f;
+  sum = sum * u + 1.915365458e-1f;
+  sum = sum * u - 2.485716343e-1f;
+  sum = sum * u + 3.332132399e-1f;
+  sum = sum * u - 4.999964833e-1f;
+  sum = sum * u + 1.0f;
+  return u * sum + fmaxf(x, 0.0f);
+}
+__device__ __forceinline__ Real sigmoid(Real x) { return reciprocal(1.0f + power_of_two(x * -1.44269504f)); }
+#endif
 
 // Δ of an element of dt, and ∂Δ/∂dt. A NaN passes through the limit.
 __device__ __forceinline__ Real step_size(const Arguments& args, Real dt, Real bias, Real& slope) {

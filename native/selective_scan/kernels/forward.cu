@@ -7,11 +7,8 @@
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
 // zero, and the product of its decays, or ΣΔ where DECAY_BY_SUM.
 //
-// What bounds the walk is the unit for exponentials, one of 16 a clock and multiprocessor; all else must hide behind
-// it. So a tile is walked in quads of four frames, where PIPELINED unrolled, each stage ahead of the next: operands come
-// from shared memory while the coefficients of the quad before are computed, which are ready when its states are due,
-// and sums over lanes are taken one group later. Two tiles lie in shared memory, the one that is walked and the next, and that after
-// is on its way in registers: one barrier a tile.
+// Two tiles lie in shared memory, the one that is walked and the next, and that after is on its way in registers: one
+// barrier a tile. Between them lies the walk: of quads.cuh, or, where channels are few, of time_lanes.cuh.
 
 #define USE_X 1
 #define USE_B 1
@@ -24,32 +21,36 @@
 #include "arguments.cuh"
 #include "rows.cuh"
 
-// Frames whose outputs are summed over the lanes together.
-#define GROUP (LANES > 4 ? LANES : 4)
 #define QUADS (TILE / 4)
 // Marks of a tile that a thread copies.
 #define MARKS_EACH ((TILE + THREADS - 1) / THREADS)
-static_assert(QUADS > 1, "there is a quad to look ahead to");
-static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
 
 struct Tile {
   alignas(16) Real delta[CHANNELS][PITCH];
-  alignas(16) Real x[CHANNELS][PITCH];  // Δx where the gain is Δ; after the walk, Σ C h
+  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk, where there is one round, Σ C h
+#if ROUNDS > 1
+  alignas(16) Real y[CHANNELS][PITCH];  // Σ C h
+#endif
 #if TILE_B
-  alignas(16) Real b[SLOT_WIDTH][PITCH];
+  alignas(16) Projection b;
 #endif
 #if TILE_C
-  alignas(16) Real c[SLOT_WIDTH][PITCH];
+  alignas(16) Projection c;
 #endif
 #if SEQ_IDX
-  u8 marks[TILE];
+  alignas(16) u8 marks[TILE];
 #endif
 };
 
-struct Shared {
-  Tile tiles[2];
-};
-static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
+// The rows of Σ C h.
+template <typename T>
+__device__ __forceinline__ auto& sums_of(T& tile) {
+#if ROUNDS > 1
+  return tile.y;
+#else
+  return tile.x;
+#endif
+}
 
 // Tiles from that which is walked to that which `Incoming` points to.
 #define AHEAD 3
@@ -99,38 +100,6 @@ struct Finishing {
 #endif
 };
 
-// What a thread keeps over its chunk.
-struct Thread {
-  int lane, row, count;
-  bool active;
-  bool finite;  // all a of the warp are: frames of zero Δ leave its states as they are
-  i64 channel;
-  State a[STATES], h[STATES];
-#if B_CONSTANT
-  State b[STATES];
-#endif
-#if SUMMARY && DECAY_BY_SUM
-  Real delta_sum;
-#elif SUMMARY
-  State product[STATES];
-#elif C_CONSTANT
-  State c[STATES];
-#endif
-};
-
-// The operands of four frames.
-struct Quad {
-  Real x[4];
-#if TILE_B
-  State b[STATES][4];
-#endif
-#if TILE_C
-  State c[STATES][4];
-#endif
-};
-
-typedef Coefficients QuadCoefficients[STATES][4];
-
 __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, int rows) {
   in.sequence.load(in.dt, args.dt, rows);
   in.sequence.load(in.x, args.x, rows);
@@ -153,7 +122,8 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 #endif
 }
 
-__device__ __forceinline__ void store_tile(Tile& tile, const Incoming& in, const Arguments& args, const Place& place, int rows) {
+// Whether there is a mark among those that the thread has stored.
+__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, const Arguments& args, const Place& place, int rows) {
   Sequence::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
@@ -166,10 +136,7 @@ __device__ __forceinline__ void store_tile(Tile& tile, const Incoming& in, const
       for (int f = 0; f < Sequence::FRAMES; f++) {
         const bool here = r + f < rows && column < place.channels;
         delta[f] = here ? step_size(args, to_real(in.dt[k][f].elements[e]), bias, slope) : (Real)0;
-        x[f] = to_real(in.x[k][f].elements[e]);
-#if GAIN_IS_DELTA
-        x[f] *= delta[f];
-#endif
+        x[f] = scale_input(to_real(in.x[k][f].elements[e]), delta[f]);
       }
       const int row = e * ROW_STEP + column / VECTOR;
       Sequence::put(tile.delta, row, r, delta);
@@ -182,23 +149,37 @@ __device__ __forceinline__ void store_tile(Tile& tile, const Incoming& in, const
 #if TILE_C
   store_projection<RowsOfC, VECTOR_C>(tile.c, in.c);
 #endif
+  bool marked = false;
 #if SEQ_IDX
 #pragma unroll
   for (int k = 0; k < MARKS_EACH; k++) {
     const int r = k * THREADS + (int)threadIdx.x;
-    if (r < TILE) tile.marks[r] = in.mark[k];
+    if (r >= TILE) continue;
+    tile.marks[r] = in.mark[k];
+    marked = marked || in.mark[k] != 0;
   }
+#endif
+  return marked;
+}
+
+// A barrier, after which all threads know whether one of them has stored a mark.
+__device__ __forceinline__ bool meet([[maybe_unused]] bool marked) {
+#if SEQ_IDX
+  return __syncthreads_or(marked);
+#else
+  __syncthreads();
+  return false;
 #endif
 }
 
 __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unused]] const Tile& tile,
                                                [[maybe_unused]] const Incoming& in, [[maybe_unused]] const Arguments& args,
-                                               [[maybe_unused]] int rows) {
+                                               [[maybe_unused]] int rows, [[maybe_unused]] bool marked) {
 #if SEQ_IDX
   // Now, because the tile's next marks are written by another thread than this.
   Sequence::each([&](int k, int r, int) {
 #pragma unroll
-    for (int f = 0; f < Sequence::FRAMES; f++) finishing.skip[k][f] = tile.marks[r + f] & MARK_SKIP;
+    for (int f = 0; f < Sequence::FRAMES; f++) finishing.skip[k][f] = marked && tile.marks[r + f] & MARK_SKIP;
   });
 #endif
 #if HAS_D
@@ -215,7 +196,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
   Sequence::each([&](int k, int r, int column) {
     Real sums[VECTOR][Sequence::FRAMES];
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &tile.x[e * ROW_STEP + column / VECTOR][r]);
+    for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &sums_of(tile)[e * ROW_STEP + column / VECTOR][r]);
 #pragma unroll
     for (int f = 0; f < Sequence::FRAMES; f++) {
       if (r + f >= rows || column >= place.channels) continue;
@@ -254,107 +235,16 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
   });
 }
 
-__device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, int quad, Real (&delta)[4]) {
-  load_reals(delta, &tile.delta[thread.row][quad * 4]);
-#if SUMMARY && DECAY_BY_SUM
-#pragma unroll
-  for (int g = 0; g < 4; g++) {
-#if SEQ_IDX
-    if (tile.marks[quad * 4 + g] & MARK_SKIP) continue;
-#endif
-    thread.delta_sum += delta[g];
-  }
-#endif
-}
-
-// Four frames of a state of a projection.
-__device__ __forceinline__ void fetch_projection(const Real (*rows)[PITCH], int slot, int quad, State (&values)[4]) {
-#if COMPLEX
-  Real re[4], im[4];
-  load_reals(re, &rows[2 * slot][quad * 4]);
-  load_reals(im, &rows[2 * slot + 1][quad * 4]);
-#pragma unroll
-  for (int g = 0; g < 4; g++) values[g] = {re[g], im[g]};
-#else
-  load_reals(values, &rows[slot][quad * 4]);
-#endif
-}
-
-__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Quad& operands) {
-  load_reals(operands.x, &tile.x[thread.row][quad * 4]);
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-    [[maybe_unused]] const int slot = slot_of(thread.lane, s);
-#if TILE_B
-    fetch_projection(tile.b, slot, quad, operands.b[s]);
-#endif
-#if TILE_C
-    fetch_projection(tile.c, slot, quad, operands.c[s]);
-#endif
-  }
-}
-
-__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[4], QuadCoefficients& k) {
-#pragma unroll
-  for (int g = 0; g < 4; g++) {
-#pragma unroll
-    for (int s = 0; s < STATES; s++) k[s][g] = discretize(thread.a[s], delta[g]);
-  }
-}
-
-// Four frames from frame r on; `y` gets the thread's parts of Σ C h. PARTIAL: frames from `rows` on are none.
-template <bool PARTIAL>
-__device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const Tile& tile, const Quad& operands,
-                                          const QuadCoefficients& k, int r, int rows, Real* y) {
-#pragma unroll
-  for (int g = 0; g < 4; g++) {
-#if SEQ_IDX
-    const u8 mark = tile.marks[r + g];
-    if (mark & MARK_RESET) {
-#pragma unroll
-      for (int s = 0; s < STATES; s++) thread.h[s] = to_state(0);
-    }
-    const bool here = !(mark & MARK_SKIP) && (!PARTIAL || r + g < rows);
-#else
-    const bool here = !PARTIAL || r + g < rows;
-#endif
-    [[maybe_unused]] State sum = to_state(0);
-#pragma unroll
-    for (int s = 0; s < STATES; s++) {
-#if B_CONSTANT
-      const State b = thread.b[s];
-#else
-      const State b = operands.b[s][g];
-#endif
-#if GAIN_IS_DELTA
-      const State next = k[s][g].a * thread.h[s] + b * operands.x[g];
-#else
-      const State next = k[s][g].a * thread.h[s] + k[s][g].g * (b * operands.x[g]);
-#endif
-      thread.h[s] = here ? next : thread.h[s];
-#if SUMMARY && !DECAY_BY_SUM
-      thread.product[s] = here ? k[s][g].a * thread.product[s] : thread.product[s];
-#elif !SUMMARY
-#if C_CONSTANT
-      const State c = thread.c[s];
-#else
-      const State c = operands.c[s][g];
-#endif
-      sum = s == 0 ? c * thread.h[s] : c * thread.h[s] + sum;
-#endif
-    }
-    y[g] = real_part(sum);
-  }
-}
-
-// Sums a group over the lanes of a channel and puts the sums where x was. Each exchange halves what a thread holds.
-__device__ __forceinline__ void sum_group([[maybe_unused]] Tile& tile, [[maybe_unused]] const Thread& thread,
-                                          [[maybe_unused]] int r, [[maybe_unused]] Real (&y)[GROUP]) {
+// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, among those of sums_of. Each exchange
+// halves what a thread holds. `more`: adds them to those of the round before, which the same thread has put there.
+template <int COUNT>
+__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane, [[maybe_unused]] Real (&y)[COUNT],
+                                          [[maybe_unused]] bool more = false) {
 #if !SUMMARY
-  int held = GROUP, first = 0;
+  int held = COUNT, first = 0;
 #pragma unroll
   for (int bit = LANES / 2; bit > 0; bit /= 2) {
-    const bool upper = thread.lane & bit;
+    const bool upper = lane & bit;
     held /= 2;
 #pragma unroll
     for (int g = 0; g < held; g++) {
@@ -363,77 +253,21 @@ __device__ __forceinline__ void sum_group([[maybe_unused]] Tile& tile, [[maybe_u
     }
     if (upper) first += held;
   }
-  Real sums[GROUP / LANES];
+  Real sums[COUNT / LANES];
+#if ROUNDS > 1
 #pragma unroll
-  for (int g = 0; g < GROUP / LANES; g++) sums[g] = y[g];
-  __syncwarp();  // the lanes of the channel have read the x that goes
-  store_reals(&tile.x[thread.row][r + first], sums);
-#endif
-}
-
-// Walks the first `rows` frames of a tile, group by group. What is read beyond them is zero.
-template <bool PARTIAL>
-__device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows) {
-#pragma unroll 1
-  for (int r = 0; r < rows; r += GROUP) {
-    Real y[GROUP];
+  for (int g = 0; g < COUNT / LANES; g++) sums[g] = 0;
+  if (more) load_reals(sums, row + first);
 #pragma unroll
-    for (int p = 0; p < GROUP; p += 4) {
-      const int quad = (r + p) / 4;
-      Real delta[4];
-      Quad operands;
-      QuadCoefficients k;
-      fetch_deltas(tile, thread, quad, delta);
-      fetch_quad(tile, thread, quad, operands);
-      discretize_quad(thread, delta, k);
-      walk_quad<PARTIAL>(thread, tile, operands, k, r + p, rows, y + p);
-    }
-    sum_group(tile, thread, r, y);
-  }
-}
-
-#if PIPELINED
-// Walks a whole tile, unrolled, so that each quad finds its operands and coefficients ready.
-__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
-  Quad operands;
-  QuadCoefficients k;
-  Real ahead[4], last[GROUP];
-  fetch_deltas(tile, thread, 0, ahead);
-  fetch_quad(tile, thread, 0, operands);
-  discretize_quad(thread, ahead, k);
-  fetch_deltas(tile, thread, 1, ahead);
-#pragma unroll
-  for (int r = 0; r < TILE; r += GROUP) {
-    Real y[GROUP];
-#pragma unroll
-    for (int p = 0; p < GROUP; p += 4) {
-      const int quad = (r + p) / 4;
-      Quad next_operands;
-      QuadCoefficients next_k;
-      if (quad + 1 < QUADS) {
-        fetch_quad(tile, thread, quad + 1, next_operands);
-        discretize_quad(thread, ahead, next_k);
-        if (quad + 2 < QUADS) fetch_deltas(tile, thread, quad + 2, ahead);
-      }
-      walk_quad<false>(thread, tile, operands, k, r + p, TILE, y + p);
-      if (quad + 1 < QUADS) {
-        operands = next_operands;
-#pragma unroll
-        for (int s = 0; s < STATES; s++) {
-#pragma unroll
-          for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
-        }
-      }
-      if (p == 0 && r > 0) sum_group(tile, thread, r - GROUP, last);
-    }
-#pragma unroll
-    for (int g = 0; g < GROUP; g++) last[g] = y[g];
-  }
-  sum_group(tile, thread, TILE - GROUP, last);
-}
+  for (int g = 0; g < COUNT / LANES; g++) sums[g] += y[g];
 #else
-__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<false>(tile, thread, TILE); }
+#pragma unroll
+  for (int g = 0; g < COUNT / LANES; g++) sums[g] = y[g];
+  __syncwarp();  // the lanes of the channel have read the x that goes
 #endif
+  store_reals(row + first, sums);
+#endif
+}
 
 // Takes a value from memory through an operation whose result the compiler cannot know. Else its first use in the loop
 // waits, in every turn, for the loads of the turn: they share a scoreboard (12% of the time, on an H200).
@@ -448,75 +282,25 @@ __device__ __forceinline__ void settle(Complex& value, const Arguments& args) {
   settle(value.im, args);
 }
 
-__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
-  thread.lane = lane_of(threadIdx.x % 32);
-  thread.row = row_here();
-  const int column = column_of(thread.row);
-  thread.active = column < place.channels;
-  thread.channel = place.channel0 + (thread.active ? column : 0);
-  thread.count = thread.active ? states_here(args) : 0;
-  const i64 parameters = thread.channel * args.state + args.first_state;
-  load_states(thread.a, args.a + parameters, thread.count, thread.lane);
-#if B_CONSTANT
-  load_constant(thread.b, args.b + parameters * COMPONENTS, thread.count, thread.lane);
-#endif
-#if C_CONSTANT && !SUMMARY
-  load_constant(thread.c, args.c + parameters * COMPONENTS, thread.count, thread.lane);
-#endif
-  const State* before = nullptr;
-#if SUMMARY && DECAY_BY_SUM
-  thread.delta_sum = 0;
-#elif SUMMARY
-#pragma unroll
-  for (int s = 0; s < STATES; s++) thread.product[s] = to_state(1);
+#if TIME_LANES > 1
+#include "time_lanes.cuh"
 #else
-  if (place.chunk > 0) {
-    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
-    before = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
-  } else if (args.write_final && args.initial_state) {
-    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
-  }
+#include "quads.cuh"
 #endif
-  load_states(thread.h, before, thread.count, thread.lane);
-  bool finite = true;
-#pragma unroll
-  for (int s = 0; s < STATES; s++) {
-    settle(thread.a[s], args);
-    settle(thread.h[s], args);
-#if B_CONSTANT
-    settle(thread.b[s], args);
-#endif
-#if C_CONSTANT && !SUMMARY
-    settle(thread.c[s], args);
-#endif
-    finite = finite && is_finite(thread.a[s]);
-  }
-  thread.finite = __all_sync(ALL_LANES, finite);
-}
 
-// What a whole chunk has come to.
-__device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
-#if SUMMARY
-  if (!thread.active) return;
-  const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
-  store_states(thread.h, args.boundary_states + boundary * args.boundary_width + args.boundary_first, thread.count, thread.lane);
-#if DECAY_BY_SUM
-  if (thread.lane == 0) args.delta_sums[boundary] = thread.delta_sum;
-#else
-  store_states(thread.product, args.decays + boundary * SLOTS, thread.count, thread.lane);
+struct Shared {
+  Tile tiles[2];
+#if ROUNDS > 1
+  Parked parked;
 #endif
-#else
-  if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {
-    State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
-    store_states(thread.h, after, thread.count, thread.lane);
-  }
-#endif
-}
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(const Arguments args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
+  let_next_begin();
   const i64 index = block_index();
   if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
   const Place place = find_place(args, index);
@@ -528,37 +312,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   const auto rows_at = [&](int i) { return frames - i < TILE ? frames - i : TILE; };
 
   Incoming incoming(args, place, begin);
+#if SEQ_IDX
+  wait_for_kernels_before();  // for the marks
+#endif
   load_tile(incoming, args, rows_at(0));
+#if !SEQ_IDX
+  wait_for_kernels_before();
+#endif
   Thread thread;
+#if ROUNDS > 1
+  thread.parked = &shared.parked;
+#endif
   begin_thread(thread, args, place);
-  store_tile(shared.tiles[0], incoming, args, place, rows_at(0));
+  bool stored_mark = store_tile(shared.tiles[0], incoming, args, place, rows_at(0));
   load_tile(incoming, args, rows_at(TILE));
 
-  // The next state to be kept for the backward pass.
-  i64 kept = args.checkpoints ? (begin + args.checkpoint_interval - 1) / args.checkpoint_interval : 0;
-  int keep_at = !SUMMARY && args.checkpoints ? (int)(kept * args.checkpoint_interval - begin) : frames;
+  Kept kept(args, begin, frames);
   Finishing finishing;
   int walked = 0;
   for (int i = 0; i < frames; i += TILE, walked ^= 1) {
     Tile &tile = shared.tiles[walked], &other = shared.tiles[walked ^ 1];
     const int next = i + TILE, rows = rows_at(i);
-    __syncthreads();  // the tile is whole; the one before it has been walked by all
+    const bool marked = meet(stored_mark);  // the tile is whole; the one before it has been walked by all
     if (!SUMMARY && i > 0) finish_tile(other, finishing, incoming, args, place, TILE);
-    if (next < frames) store_tile(other, incoming, args, place, rows_at(next));
+    if (next < frames) stored_mark = store_tile(other, incoming, args, place, rows_at(next));
     load_tile(incoming, args, rows_at(next + TILE));
-    load_finishing(finishing, tile, incoming, args, rows);
-
-    if (i == keep_at) {
-      const i64 number = place.row * args.checkpoint_count + kept++;
-      State* checkpoint = args.checkpoints + (number * args.dim + thread.channel) * args.state + args.first_state;
-      store_states(thread.h, checkpoint, thread.count, thread.lane);
-      keep_at += (int)args.checkpoint_interval;
-    }
-    if (rows == TILE || (rows * 4 >= TILE * 3 && (thread.finite || SEQ_IDX))) {
-      walk_tile(tile, thread);
-    } else {
-      walk_groups<true>(tile, thread, rows);
-    }
+    load_finishing(finishing, tile, incoming, args, rows, marked);
+    walk(tile, thread, args, place, kept, i, rows, marked);
   }
   __syncthreads();
   if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, args, place, rows_at((frames - 1) / TILE * TILE));

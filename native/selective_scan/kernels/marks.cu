@@ -12,14 +12,16 @@
 #define THREADS 256
 
 __device__ __forceinline__ int index_at(const Arguments& args, i64 row, i64 i) {
-  return args.seq_idx[row * args.seq + (args.reverse ? args.seq - 1 - i : i)];
+  return args.seq_idx[row * args.seq + frame(args, i)];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments args) {
+  let_next_begin();
+  wait_for_kernels_before();
   __shared__ int found;       // the last position in the block's stretch that is not skipped, −1 for none
   __shared__ int inside[THREADS];  // the same before each frame of the block
   const i64 tiles = (args.seq + THREADS - 1) / THREADS;
-  const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x;
+  const i64 block = block_index();
   if (block >= args.batch * tiles) return;
   const i64 row = block / tiles, first = block % tiles * THREADS, i = first + threadIdx.x;
   const int t = threadIdx.x;
@@ -63,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments
     if (previous >= 0 && index_at(args, row, previous) != index) {
       mark = MARK_RESET;
       args.chunk_resets[row * args.chunks + i / args.chunk] = 1;
+      if (args.adjoint_resets) args.adjoint_resets[row * args.adjoint_chunks + i / args.adjoint_chunk] = 1;
     }
   }
   args.marks[row * args.seq + i] = mark;

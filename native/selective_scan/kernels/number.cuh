@@ -17,6 +17,9 @@ typedef double Real;
 typedef float Real;
 #endif
 
+// Real f32, where formulas are made of what a multiprocessor does at full rate: no branch, no division.
+#define REAL_F32 (ELEMENT != 1 && !COMPLEX)
+
 #if ELEMENT == 0
 typedef float Element;
 #elif ELEMENT == 1
@@ -39,7 +42,11 @@ __device__ __forceinline__ Real to_real(Element element) {
 
 // Rounds to nearest, ties to even; a NaN stays a NaN.
 __device__ __forceinline__ Element to_element(Real value) {
-#if ELEMENT == 2
+#if ELEMENT == 2 && __CUDA_ARCH__ >= 800
+  Element element;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(element) : "f"(value));
+  return element;
+#elif ELEMENT == 2
   u32 bits = __float_as_uint(value);
   u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return (Element)(value != value ? (bits >> 16) | 0x40u : rounded);
@@ -60,13 +67,21 @@ __device__ __forceinline__ float reciprocal(float x) {
 }
 __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
 
+// The same rounded to nearest but for a few; of what is infinite or nearly so, nearly 0.
+__device__ __forceinline__ float precise_reciprocal(float x) {
+  const float finite = fminf(fmaxf(x, -1e37f), 1e37f), y = reciprocal(finite);
+  return fmaf(fmaf(-finite, y, 1.0f), y, y);
+}
+
 // e^(a·delta) of reals. In f32 by ex2.approx, within 2 units in the last place; a·log2(e) does not change
 // along a sequence and is taken out of the loops by the compiler.
-__device__ __forceinline__ float exp_product(float a, float delta) {
+__device__ __forceinline__ float power_of_two(float x) {
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(a * 1.4426950408889634f * delta));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+__device__ __forceinline__ float binary_exponent(float a, float delta) { return a * 1.4426950408889634f * delta; }
+__device__ __forceinline__ float exp_product(float a, float delta) { return power_of_two(binary_exponent(a, delta)); }
 __device__ __forceinline__ double exp_product(double a, double delta) { return exp(a * delta); }
 
 __device__ __forceinline__ void sine_cosine(float x, float* s, float* c) { sincosf(x, s, c); }

@@ -1,36 +1,26 @@
-// The second stage of the sums of the backward pass, in a fixed order.
+// The second stage of the sums of the backward pass, in a fixed order: dB and dC of a piece over the blocks of channels, and,
+// with the piece that is walked last, the gradients of the parameters over rows and segments.
 
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define SLOTS (LANES * STATES)
-#define SLOT_WIDTH (SLOTS * COMPONENTS)
+#define THREADS 256
+// Packs that a block sums, each in slices of so many threads.
+#define PACK_SLICES 4
+#define PACKS_EACH (THREADS / PACK_SLICES)
+// Columns of parameters of a block, and slices of rows.
 #define COLUMNS 32
-#define SLICES 8
+#define SLICES (THREADS / COLUMNS)
 
-// Neighbouring components that a thread sums, in one access.
-#define PACK (SLOT_WIDTH % 4 == 0 && sizeof(Real) == 4 ? 4 : SLOT_WIDTH % 2 == 0 ? 2 : 1)
-#define PACKS (SLOT_WIDTH / PACK)
+// VECTOR: neighbouring components that a thread sums, in one access.
+#define PACKS (SLOT_WIDTH / VECTOR)
 
-struct alignas(PACK * sizeof(Real)) Pack {
-  Real reals[PACK];
+static_assert(SLOT_WIDTH % VECTOR == 0, "components are whole accesses");
+
+struct alignas(VECTOR * sizeof(Real)) Pack {
+  Real reals[VECTOR];
 };
-
-__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
-
-// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
-__device__ __forceinline__ i64 take(i64& index, i64 by) {
-  if (by == 1) return 0;
-  if (index >> 32 == 0 && by >> 32 == 0) {
-    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
-    index = quotient;
-    return rest;
-  }
-  const i64 rest = index % by;
-  index /= by;
-  return rest;
-}
 
 // Neighbouring components of dB or dC of a group in a frame.
 struct Components {
@@ -42,7 +32,7 @@ struct Components {
 
 // The components of this index among those of a projection in the piece; false where there is no such frame.
 __device__ __forceinline__ bool find_components(const Arguments& args, Components& components, i64 groups, i64 index) {
-  const int column = (int)take(index, PACKS) * PACK;
+  const int column = (int)take(index, PACKS) * VECTOR;
   const i64 group = take(index, groups), in_piece = take(index, args.piece_frames), segment = take(index, args.segments);
   const i64 row = index, in_segment = args.piece_first + in_piece, i = segment * args.segment + in_segment;
   const i64 left = (args.state - args.first_state) * COMPONENTS - column;
@@ -50,22 +40,27 @@ __device__ __forceinline__ bool find_components(const Arguments& args, Component
   const i64 contributions = args.units * args.blocks_per_unit;
   components.parts += row * args.parts_row + segment * args.parts_segment +
                       (in_piece * contributions + group * (contributions / groups)) * SLOT_WIDTH + column;
-  const i64 frame = row * args.seq + (args.reverse ? args.seq - 1 - i : i);
-  const i64 at = ((frame * groups + group) * args.state + args.first_state) * COMPONENTS + column;
+  const i64 at = (((row * args.seq + frame(args, i)) * groups + group) * args.state + args.first_state) * COMPONENTS + column;
   components.sums += at;
   components.target += at;
-  components.count = left < PACK ? (int)left : PACK;
+  components.count = left < VECTOR ? (int)left : VECTOR;
   return true;
 }
 
-// Sums over the blocks of channels of each group. A warp has 8 packs and sums each in 4 slices; the components of C
-// come after those of B.
-extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const Arguments args) {
-  const i64 warp = block_index() * 8 + threadIdx.x / 32;
+// Packs of a piece: those of B, and all.
+__device__ __forceinline__ i64 packs_of(const Arguments& args, i64& packs_b) {
+  const i64 rows = args.batch * args.segments * args.piece_frames * PACKS;
+  packs_b = args.db_parts ? rows * args.groups_b : 0;
+  return packs_b + (args.dc_parts ? rows * args.groups_c : 0);
+}
+
+// Sums over the blocks of channels of each group. A warp has 8 packs and sums each in PACK_SLICES; the components of C come
+// after those of B.
+__device__ __forceinline__ void reduce_projections(const Arguments& args, i64 block, i64 packs_b) {
+  const i64 warp = block * (THREADS / 32) + threadIdx.x / 32;
   const int slice = threadIdx.x % 32 / 8;
   i64 index = warp * 8 + threadIdx.x % 8;
   const i64 rows = args.batch * args.segments * args.piece_frames * PACKS;
-  const i64 packs_b = args.db_parts ? rows * args.groups_b : 0;
   const bool of_b = index < packs_b;
   if (!of_b) index -= packs_b;
   const i64 groups = of_b ? args.groups_b : args.groups_c;
@@ -76,20 +71,20 @@ extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const 
   if (here) {
     const int each = (int)(args.units * args.blocks_per_unit / groups);
 #pragma unroll 4
-    for (int k = slice; k < each; k += 4) {
+    for (int k = slice; k < each; k += PACK_SLICES) {
       const Pack part = *reinterpret_cast<const Pack*>(components.parts + (i64)k * SLOT_WIDTH);
 #pragma unroll
-      for (int e = 0; e < PACK; e++) sum.reals[e] += part.reals[e];
+      for (int e = 0; e < VECTOR; e++) sum.reals[e] += part.reals[e];
     }
   }
 #pragma unroll
-  for (int e = 0; e < PACK; e++) {
+  for (int e = 0; e < VECTOR; e++) {
     sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], 16);
     sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], 8);
   }
   if (!here || slice > 0) return;
 #pragma unroll
-  for (int e = 0; e < PACK; e++) {
+  for (int e = 0; e < VECTOR; e++) {
     if (e >= components.count) break;
     Real value = sum.reals[e];
     if (args.accumulate) value += components.sums[e];
@@ -103,11 +98,12 @@ extern "C" __global__ void __launch_bounds__(256) scan_reduce_projections(const 
 
 // Adds to `target` the sum of `parts` over rows and segments. A block has COLUMNS columns and SLICES slices of the
 // rows, each summed in double precision by a thread of its own.
-__device__ __forceinline__ void reduce_columns(const Arguments& args, const Real* parts, Real* target, i64 width, bool of_states) {
+__device__ __forceinline__ void reduce_columns(const Arguments& args, i64 block, const Real* parts, Real* target, i64 width,
+                                               bool of_states) {
   __shared__ double slices[SLICES][COLUMNS];
   const int x = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
   const i64 rows = (args.batch + args.rows_per_block - 1) / args.rows_per_block * args.segments;
-  const i64 column = (i64)blockIdx.x * COLUMNS + x;
+  const i64 column = block * COLUMNS + x;
   double sum = 0;
   if (column < width) {
     for (i64 row = slice; row < rows; row += SLICES) sum += (double)parts[row * width + column];
@@ -127,33 +123,46 @@ __device__ __forceinline__ void reduce_columns(const Arguments& args, const Real
   target[at] = first ? (Real)sum : (Real)((double)target[at] + sum);
 }
 
-// blockIdx.y says which parameter.
-extern "C" __global__ void __launch_bounds__(COLUMNS * SLICES) scan_reduce_parameters(const Arguments args) {
-  const i64 states = args.dim * SLOT_WIDTH;
-  switch (blockIdx.y) {
-    case 0:
-      reduce_columns(args, reinterpret_cast<const Real*>(args.da_parts), reinterpret_cast<Real*>(args.da), states, true);
-      break;
-    case 1:
-      if (args.db_constant_parts)
-        reduce_columns(args, reinterpret_cast<const Real*>(args.db_constant_parts), reinterpret_cast<Real*>(args.db_constant), states, true);
-      break;
-    case 2:
-      if (args.dc_constant_parts)
-        reduce_columns(args, reinterpret_cast<const Real*>(args.dc_constant_parts), reinterpret_cast<Real*>(args.dc_constant), states, true);
-      break;
-    case 3:
-      if (args.dd_parts && args.first_pass) reduce_columns(args, args.dd_parts, args.dd, args.dim, false);
-      break;
-    case 4:
-      if (args.ddt_bias_parts) reduce_columns(args, args.ddt_bias_parts, args.ddt_bias, args.dim, false);
-      break;
+__device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 block) {
+  const i64 states = args.dim * SLOT_WIDTH, blocks = (states + COLUMNS - 1) / COLUMNS;
+  i64 parameter = block;
+  block = take(parameter, blocks);
+  // They come in this order, those that there are: from no parts, there is nothing to sum.
+  const void *parts = nullptr, *target = nullptr;
+  bool of_states = true;
+  const auto find = [&](const void* its_parts, const void* its_target, bool its_states) {
+    if (!its_parts || parameter-- != 0) return;
+    parts = its_parts;
+    target = its_target;
+    of_states = its_states;
+  };
+  find(args.da_parts, args.da, true);
+  find(args.db_constant_parts, args.db_constant, true);
+  find(args.dc_constant_parts, args.dc_constant, true);
+  find(args.dd_parts, args.first_pass ? args.dd : nullptr, false);
+  find(args.ddt_bias_parts, args.ddt_bias, false);
+  if (target) {
+    reduce_columns(args, block, (const Real*)parts, (Real*)target, of_states ? states : args.dim, of_states);
+  }
+}
+
+// The first blocks sum the piece's dB and dC; those after them the parameters.
+extern "C" __global__ void __launch_bounds__(THREADS) scan_reduce(const Arguments args) {
+  let_next_begin();
+  i64 packs_b;
+  const i64 block = block_index(), blocks = (packs_of(args, packs_b) + PACKS_EACH - 1) / PACKS_EACH;
+  wait_for_kernels_before();
+  if (block < blocks) {
+    reduce_projections(args, block, packs_b);
+  } else if (args.piece_first == 0) {
+    reduce_parameters(args, block - blocks);
   }
 }
 
 // Rounds the gradients of constant B and C, once all passes have added to them.
-extern "C" __global__ void __launch_bounds__(256) scan_round_constants(const Arguments args) {
-  const i64 index = block_index() * 256 + threadIdx.x;
+extern "C" __global__ void __launch_bounds__(THREADS) scan_round_constants(const Arguments args) {
+  wait_for_kernels_before();
+  const i64 index = block_index() * THREADS + threadIdx.x;
   if (index >= args.dim * args.state * COMPONENTS) return;
   if (args.db_constant) args.db[index] = to_element(reinterpret_cast<const Real*>(args.db_constant)[index]);
   if (args.dc_constant) args.dc[index] = to_element(reinterpret_cast<const Real*>(args.dc_constant)[index]);

@@ -15,7 +15,7 @@
 #define PER_16_BYTES ((int)(16 / sizeof(Real)))
 #define PITCH (TILE / PER_16_BYTES % 2 ? TILE : TILE + PER_16_BYTES)
 
-static_assert(CHANNELS % VECTOR == 0 && SLOT_WIDTH % VECTOR_B == 0 && SLOT_WIDTH % VECTOR_C == 0, "rows are whole accesses");
+static_assert(CHANNELS % VECTOR == 0 && PASS_WIDTH % VECTOR_B == 0 && PASS_WIDTH % VECTOR_C == 0, "rows are whole accesses");
 
 // The row of the thread's channel.
 __device__ __forceinline__ int row_here() { return threadIdx.x / 32 * CHANNELS_PER_WARP + channel_of(threadIdx.x % 32); }
@@ -81,22 +81,45 @@ struct Units {
 };
 
 typedef Units<CHANNELS, VECTOR> Sequence;
-typedef Units<SLOT_WIDTH, VECTOR_B> RowsOfB;
-typedef Units<SLOT_WIDTH, VECTOR_C> RowsOfC;
+typedef Units<PASS_WIDTH, VECTOR_B> RowsOfB;
+typedef Units<PASS_WIDTH, VECTOR_C> RowsOfC;
 
-// A projection turned over: component `column` of a frame lies in the row of that number.
+// A tile of a projection.
+#if TIME_LANES > 1
+// Frame by frame: a thread reads its states of a frame at once. A time lane has neighbouring frames; the padding puts what
+// eight threads read, two lanes of four time lanes, on all banks.
+#define OWN_FRAMES (TILE / TIME_LANES)
+typedef Real Projection[TIME_LANES][OWN_FRAMES * SLOT_WIDTH + 2 * PER_16_BYTES];
+
 template <typename U, int COUNT>
-__device__ __forceinline__ void store_projection(Real (*rows)[PITCH], const typename U::Raw& raw) {
+__device__ __forceinline__ void store_projection(Projection& tile, const typename U::Raw& raw) {
+  U::each([&](int k, int r, int column) {
+#pragma unroll
+    for (int f = 0; f < U::FRAMES; f++) {
+      Real values[COUNT];
+#pragma unroll
+      for (int e = 0; e < COUNT; e++) values[e] = to_real(raw[k][f].elements[e]);
+      store_reals(&tile[(r + f) / OWN_FRAMES][(r + f) % OWN_FRAMES * SLOT_WIDTH + column], values);
+    }
+  });
+}
+#else
+// Turned over: component `column` of a frame lies in the row of that number.
+typedef Real Projection[PASS_WIDTH][PITCH];
+
+template <typename U, int COUNT>
+__device__ __forceinline__ void store_projection(Projection& tile, const typename U::Raw& raw) {
   U::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < COUNT; e++) {
       Real values[U::FRAMES];
 #pragma unroll
       for (int f = 0; f < U::FRAMES; f++) values[f] = to_real(raw[k][f].elements[e]);
-      U::put(rows, column + e, r, values);
+      U::put(tile, column + e, r, values);
     }
   });
 }
+#endif
 
 // Cursors at the frame of scan index i0.
 __device__ __forceinline__ Sequence::Cursor sequence_at(const Arguments& args, const Place& place, i64 i0) {

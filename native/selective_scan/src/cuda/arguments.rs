@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::policy::{Layout, Units};
+use super::policy::{Layout, Units, decay_by_sum};
 use crate::{ElementType, Inputs, Problem, Projection};
 
 /// `Arguments` of arguments.cuh, field by field; addresses are 0 where there is none.
@@ -36,7 +36,9 @@ pub(super) struct Arguments {
 
     pub(super) marks: CUdeviceptr,
     pub(super) chunk_resets: CUdeviceptr,
+    pub(super) adjoint_resets: CUdeviceptr,
     pub(super) boundary_states: CUdeviceptr,
+    pub(super) adjoint_ends: CUdeviceptr,
     pub(super) boundary_adjoints: CUdeviceptr,
     pub(super) checkpoints: CUdeviceptr,
     pub(super) delta_sums: CUdeviceptr,
@@ -69,6 +71,8 @@ pub(super) struct Arguments {
     pub(super) rows_per_block: i64,
     pub(super) segment: i64,
     pub(super) segments: i64,
+    pub(super) adjoint_chunk: i64,
+    pub(super) adjoint_chunks: i64,
     pub(super) piece_first: i64,
     pub(super) piece_frames: i64,
     pub(super) parts_row: i64,
@@ -132,6 +136,23 @@ impl Arguments {
         self.boundary_width = layout.slots() as i64;
     }
 
+    /// Sets where the states at so many boundaries of chunks lie, and the decays that lead to them or, after these have been
+    /// found, to the gradients at boundaries: of so many sums of Δ, or so many products of decays.
+    pub(super) fn lay_out_boundaries(
+        &mut self,
+        problem: &Problem,
+        (chunks, slots): (usize, usize),
+        (delta_sums, decays): (usize, usize),
+        at: &mut Workspace,
+    ) {
+        let sizes = Sizes::of(problem);
+        let by_sum = decay_by_sum(problem);
+        let states = chunks * slots * sizes.state;
+        self.boundary_states = at.take(states);
+        self.delta_sums = at.take_if(by_sum, chunks.max(delta_sums) * sizes.real);
+        self.decays = at.take_if(!by_sum, states.max(decays * sizes.state));
+    }
+
     /// Sets how channels are dealt to blocks.
     pub(super) fn deal(&mut self, units: Units) {
         self.unit = units.unit as i64;
@@ -169,7 +190,7 @@ impl Workspace {
 pub(super) struct Packing {
     pub(super) marks: CUdeviceptr,
     pub(super) chunk_resets: CUdeviceptr,
-    pub(super) segment_resets: CUdeviceptr,
+    pub(super) adjoint_resets: CUdeviceptr,
 }
 
 /// Shapes and sizes that both passes reckon with.
@@ -191,18 +212,28 @@ impl Sizes {
             exact: matches!(problem.element, ElementType::F32 | ElementType::F64),
         }
     }
+
+    /// Bytes of the states that one direction of the forward pass keeps for the backward pass, from this many chunks.
+    pub(super) fn checkpoints(&self, problem: &Problem, chunks: usize) -> usize {
+        problem.batch * chunks * problem.dim * problem.state * self.state
+    }
+
+    /// Where sums gather that end in `output`: there, or in so many bytes of the workspace where it is rounded.
+    pub(super) fn sums(&self, output: CUdeviceptr, bytes: usize, at: &mut Workspace) -> CUdeviceptr {
+        if self.exact { output } else { at.take_if(bytes > 0, bytes) }
+    }
 }
 
 pub(super) fn packings(
     problem: &Problem,
     chunks: usize,
-    segments: usize,
+    adjoint_chunks: usize,
     at: &mut Workspace,
 ) -> [Packing; 2] {
     let mut packing = |wanted: bool| Packing {
         marks: at.take_if(wanted, problem.batch * problem.seq),
         chunk_resets: at.take_if(wanted, problem.batch * chunks),
-        segment_resets: at.take_if(wanted && segments > 1, problem.batch * segments),
+        adjoint_resets: at.take_if(wanted && adjoint_chunks > 1, problem.batch * adjoint_chunks),
     };
     [packing(problem.seq_idx), packing(problem.seq_idx && problem.bidirectional)]
 }
@@ -244,11 +275,20 @@ impl Arguments {
         self.write_final = i32::from(walk.direction == 0);
         self.marks = packings[walk.direction].marks;
         self.chunk_resets = packings[walk.direction].chunk_resets;
+        self.adjoint_resets = packings[walk.direction].adjoint_resets;
     }
 
-    /// The same with segments for chunks.
-    pub(super) fn over_segments(&self, packing: &Packing) -> Self {
-        Self { chunk: self.segment, chunks: self.segments, chunk_resets: packing.segment_resets, ..*self }
+    /// The same with adjoint chunks for chunks.
+    pub(super) fn over_adjoint_chunks(&self) -> Self {
+        // As what they add is kept in a gradient, so are their decays.
+        let decays = if self.adjoint_ends == self.dx { self.ddt } else { self.decays };
+        Self {
+            chunk: self.adjoint_chunk,
+            chunks: self.adjoint_chunks,
+            chunk_resets: self.adjoint_resets,
+            decays,
+            ..*self
+        }
     }
 }
 

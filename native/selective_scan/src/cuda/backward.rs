@@ -7,22 +7,22 @@ use super::device::Device;
 use super::launch::{
     Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
 };
-use super::policy::{Alignment, BackwardPlan, Configurations, Piece, decay_by_sum};
+use super::policy::{Alignment, BackwardPlan, Configurations, Piece};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
-/// Threads that sum a component of dB or dC.
-const REDUCTION_SLICES: usize = 4;
-const REDUCE_PROJECTIONS: &std::ffi::CStr = c"scan_reduce_projections";
-const REDUCE_PARAMETERS: &std::ffi::CStr = c"scan_reduce_parameters";
-const ROUND_CONSTANTS: &std::ffi::CStr = c"scan_round_constants";
+/// Threads of a block of reduce.cu; what a block sums: packs of components of dB or dC, or columns of a parameter.
+const REDUCE_THREADS: u32 = 256;
+const PACKS_EACH: usize = 64;
+const COLUMNS: usize = 32;
 
 pub(super) struct BackwardKernels {
     marks: Option<Kernel>,
     states: Option<Boundaries>,
     adjoints: Option<Boundaries>,
     backward: Kernel,
-    reduce_projections: Kernel,
-    reduce_parameters: Kernel,
+    reduce: Kernel,
+    /// Components that a thread of it sums at once.
+    vector: usize,
     round_constants: Kernel,
 }
 
@@ -47,24 +47,27 @@ impl BackwardKernels {
                 .then(|| Boundaries::of_adjoints(device, &configurations))
                 .transpose()?,
             backward: device.walking_kernel(configurations.backward(plan.tiles()), c"scan_backward")?,
-            reduce_projections: device.kernel(reduce, REDUCE_PROJECTIONS, 256)?,
-            reduce_parameters: device.kernel(reduce, REDUCE_PARAMETERS, 256)?,
-            round_constants: device.kernel(reduce, ROUND_CONSTANTS, 256)?,
+            reduce: device.kernel(reduce, c"scan_reduce", REDUCE_THREADS)?,
+            vector: reduce.vector,
+            round_constants: device.kernel(reduce, c"scan_round_constants", REDUCE_THREADS)?,
         })
     }
 }
 
-/// Components that a thread of reduce.cu sums at once.
-fn pack(problem: &Problem, slots: usize) -> usize {
-    let width = slots * problem.components();
-    match Sizes::of(problem).real {
-        4 if width.is_multiple_of(4) => 4,
-        _ if width.is_multiple_of(2) => 2,
-        _ => 1,
-    }
-}
-
 impl Arguments {
+    /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: in the gradient of x,
+    /// which is written later, or with what segments carry, where it does for one of each.
+    fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, aligned: bool) {
+        let in_gradients = plan.has_room_in_gradients(problem, aligned);
+        let (frames, ends) = match in_gradients {
+            true => (plan.adjoint_chunk, self.dx),
+            false => (plan.segment, self.boundary_adjoints),
+        };
+        self.adjoint_chunk = frames as i64;
+        self.adjoint_chunks = problem.seq.div_ceil(frames) as i64;
+        self.adjoint_ends = ends;
+    }
+
     /// Sets what a launch covers, and where its sums of dB and dC wait: in the workspace, or in the gradients of the
     /// frames of their own segment that are walked later.
     fn lay_out_parts(
@@ -118,18 +121,16 @@ pub(super) fn lay_out_backward(
     let slots = plan.layout.slots();
     let own_states = plan.chunks > 1 && pass == Pass::Backward;
     let side_by_side = plan.segments > 1;
-    let by_sum = decay_by_sum(problem);
     let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
     let edges = problem.batch * plan.segments * problem.dim;
     let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
     let of_states = parts * slots * sizes.state;
 
-    let states = boundaries * plan.states.slots();
-    let decays = states.max(if side_by_side { edges * slots } else { 0 });
-    let delta_sums = boundaries.max(if side_by_side { edges } else { 0 });
-    arguments.boundary_states = at.take(states * sizes.state);
-    arguments.delta_sums = at.take_if(by_sum, delta_sums * sizes.real);
-    arguments.decays = at.take_if(!by_sum, decays * sizes.state);
+    let adjoints = match side_by_side {
+        true => (problem.batch * plan.adjoint_chunks(problem) * problem.dim, edges * slots),
+        false => (0, 0),
+    };
+    arguments.lay_out_boundaries(problem, (boundaries, plan.states.slots()), adjoints, at);
     let handed_on = side_by_side || plan.piece < plan.segment;
     arguments.boundary_adjoints = at.take_if(handed_on, edges * slots * sizes.state);
     arguments.da_parts = at.take(of_states);
@@ -137,48 +138,29 @@ pub(super) fn lay_out_backward(
     arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
 
     let several = walks(problem, slots).len() > 1;
-    let sequence = problem.batch * problem.seq * problem.dim * sizes.real;
-    if sizes.exact {
-        arguments.dx_sum = arguments.dx;
-        arguments.ddt_sum = arguments.ddt;
-        arguments.dz_sum = arguments.dz;
-    } else {
-        arguments.dx_sum = at.take_if(several, sequence);
-        arguments.ddt_sum = at.take_if(several, sequence);
-        arguments.dz_sum = at.take_if(several && problem.z, sequence);
-    }
+    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
+    arguments.dx_sum = sizes.sums(arguments.dx, sequence, at);
+    arguments.ddt_sum = sizes.sums(arguments.ddt, sequence, at);
+    arguments.dz_sum = sizes.sums(arguments.dz, if problem.z { sequence } else { 0 }, at);
 
     let contributions = plan.contributions(problem);
     let rows = problem.batch * plan.segments * plan.piece;
     let frames = problem.batch * problem.seq;
-    let between = !sizes.exact && sizes.directions > 1;
+    let between = if sizes.directions > 1 { frames * problem.state * sizes.state } else { 0 };
+    let constants = problem.dim * problem.state * sizes.state;
+    // The parts and the sums of a projection that varies, and those of one that is constant.
     let mut sums = |projection, gradient| match groups(projection) {
         Some(groups) => {
             let parts = at.take(rows * contributions * slots * sizes.state);
-            let sum = at.take_if(between, frames * groups * problem.state * sizes.state);
-            (parts, if sizes.exact { gradient } else { sum })
+            [parts, sizes.sums(gradient, groups * between, at), 0, 0]
         }
-        None => (0, 0),
+        None => [0, 0, at.take(of_states), sizes.sums(gradient, constants, at)],
     };
-    (arguments.db_parts, arguments.db_sum) = sums(problem.b, arguments.db);
-    (arguments.dc_parts, arguments.dc_sum) = sums(problem.c, arguments.dc);
-
-    let constants = problem.dim * problem.state * sizes.state;
-    if groups(problem.b).is_none() {
-        arguments.db_constant_parts = at.take(of_states);
-        arguments.db_constant = match sizes.exact {
-            true => arguments.db,
-            false => at.take(constants),
-        };
-    }
-    if groups(problem.c).is_none() {
-        arguments.dc_constant_parts = at.take(of_states);
-        arguments.dc_constant = match sizes.exact {
-            true => arguments.dc,
-            false => at.take(constants),
-        };
-    }
-    packings(problem, plan.chunks, plan.segments, at)
+    [arguments.db_parts, arguments.db_sum, arguments.db_constant_parts, arguments.db_constant] =
+        sums(problem.b, arguments.db);
+    [arguments.dc_parts, arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] =
+        sums(problem.c, arguments.dc);
+    packings(problem, plan.chunks, plan.adjoint_chunks(problem), at)
 }
 
 impl Device {
@@ -207,7 +189,7 @@ impl Device {
             ("dt_bias", problem.dt_bias, gradients.dt_bias.is_some()),
         ])?;
         self.make_current()?;
-        let launcher = Launcher { device: self, stream };
+        let launcher = Launcher::new(self, stream);
         let pass = match checkpoints {
             Some(_) => Pass::BackwardFromCheckpoints,
             None => Pass::Backward,
@@ -237,6 +219,8 @@ impl Device {
         arguments.ddt_bias = gradients.dt_bias.unwrap_or(0);
         arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
         let packings = lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
+        let aligned = alignment.sequences == 16;
+        arguments.lay_out_adjoints(problem, &plan, aligned);
 
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
@@ -245,11 +229,18 @@ impl Device {
         let row_blocks = problem.batch.div_ceil(plan.rows_per_block);
         let groups_of = |projection| groups(projection).unwrap_or(0);
         let groups = groups_of(problem.b) + groups_of(problem.c);
+        let others = [
+            arguments.db_constant_parts,
+            arguments.dc_constant_parts,
+            arguments.dd_parts,
+            arguments.ddt_bias_parts,
+        ];
+        let parameters = 1 + others.into_iter().filter(|&parts| parts != 0).count();
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);
             if let Some(base) = checkpoints {
-                let kept = problem.batch * plan.chunks * problem.dim * problem.state;
-                arguments.boundary_states = base + (walk.direction * kept * sizes.state) as CUdeviceptr;
+                let kept = walk.direction * sizes.checkpoints(problem, plan.chunks);
+                arguments.boundary_states = base + kept as CUdeviceptr;
                 arguments.boundary_width = problem.state as i64;
                 arguments.boundary_first = walk.first_state as i64;
             }
@@ -259,27 +250,33 @@ impl Device {
                 states.find(&launcher, problem, &arguments)?;
             }
             if let Some(adjoints) = &kernels.adjoints {
-                adjoints.find(&launcher, problem, &arguments.over_segments(&packings[walk.direction]))?;
+                adjoints.find(&launcher, problem, &arguments.over_adjoint_chunks())?;
             }
             let workspace = [arguments.db_parts, arguments.dc_parts];
-            for piece in plan.pieces(problem, alignment.sequences == 16) {
+            for piece in plan.pieces(problem, aligned) {
                 arguments.lay_out_parts(problem, &plan, &piece, workspace);
                 let blocks = row_blocks * plan.segments * contributions;
                 launcher.launch("backward", kernels.backward, blocks, &arguments)?;
-                if groups > 0 {
-                    let rows = problem.batch * plan.segments * piece.frames;
-                    let packs = rows * groups * (slots * problem.components()).div_ceil(pack(problem, slots));
-                    let blocks = packs.div_ceil(256 / REDUCTION_SLICES);
-                    launcher.launch("reduction", kernels.reduce_projections, blocks, &arguments)?;
+                let rows = problem.batch * plan.segments * piece.frames;
+                let packs = rows * groups * slots * problem.components() / kernels.vector;
+                // The parameters with the piece that is walked last.
+                let columns = (problem.dim * slots * problem.components()).div_ceil(COLUMNS);
+                let of_parameters = if piece.first == 0 { parameters * columns } else { 0 };
+                let blocks = packs.div_ceil(PACKS_EACH) + of_parameters;
+                if blocks > 0 {
+                    launcher.launch("reduction", kernels.reduce, blocks, &arguments)?;
                 }
             }
             [arguments.db_parts, arguments.dc_parts] = workspace;
-            let columns = (problem.dim * slots * problem.components()).div_ceil(32);
-            launcher.launch_grid("reduction", kernels.reduce_parameters, (columns as u32, 5), &arguments)?;
         }
         if !sizes.exact && (arguments.db_constant != 0 || arguments.dc_constant != 0) {
             let elements = problem.dim * problem.state * problem.components();
-            launcher.launch("rounding", kernels.round_constants, elements.div_ceil(256), &arguments)?;
+            launcher.launch(
+                "rounding",
+                kernels.round_constants,
+                elements.div_ceil(REDUCE_THREADS as usize),
+                &arguments,
+            )?;
         }
         Ok(())
     }

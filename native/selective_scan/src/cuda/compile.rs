@@ -11,7 +11,7 @@ use crate::{Coefficients, ElementType, Method};
 pub enum Program {
     /// Resets and padding of packed rows.
     Marks,
-    /// The states at the boundaries of the chunks.
+    /// The states at the boundaries of the chunks, or the gradients at those of the segments.
     Prefix,
     /// The forward scan.
     Forward,
@@ -33,12 +33,14 @@ impl Program {
     }
 }
 
-pub(super) const HEADERS: [(&CStr, &str); 5] = [
+pub(super) const HEADERS: [(&CStr, &str); 7] = [
     (c"number.cuh", include_str!("../../kernels/number.cuh")),
     (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
     (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
     (c"block.cuh", include_str!("../../kernels/block.cuh")),
     (c"rows.cuh", include_str!("../../kernels/rows.cuh")),
+    (c"quads.cuh", include_str!("../../kernels/quads.cuh")),
+    (c"time_lanes.cuh", include_str!("../../kernels/time_lanes.cuh")),
 ];
 
 /// What a kernel is compiled for; the macros of the same names in the sources say what each is.
@@ -58,10 +60,13 @@ pub struct Configuration {
     pub softplus: bool,
     pub limit: bool,
     pub seq_idx: bool,
-    pub with_states: bool,
-    pub with_adjoints: bool,
+    pub adjoints: bool,
     pub lanes: usize,
+    pub time_lanes: usize,
     pub states: usize,
+    pub rounds: usize,
+    pub orders: usize,
+    pub parts: usize,
     pub channels: usize,
     pub warps: usize,
     pub tile: usize,
@@ -104,10 +109,13 @@ impl Configuration {
             ("SOFTPLUS", usize::from(self.softplus)),
             ("LIMIT", usize::from(self.limit)),
             ("SEQ_IDX", usize::from(self.seq_idx)),
-            ("WITH_STATES", usize::from(self.with_states)),
-            ("WITH_ADJOINTS", usize::from(self.with_adjoints)),
+            ("ADJOINTS", usize::from(self.adjoints)),
             ("LANES", self.lanes),
+            ("TIME_LANES", self.time_lanes),
             ("STATES", self.states),
+            ("ROUNDS", self.rounds),
+            ("ORDERS", self.orders),
+            ("PARTS", self.parts),
             ("CHANNELS", self.channels),
             ("WARPS", self.warps),
             ("TILE", self.tile),

@@ -1,12 +1,14 @@
 //! Devices: found once, held for the life of the process.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUcontext, CUdevice_attribute, CUfunction_attribute, CUmodule};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice_attribute, CUfunction_attribute, CUmodule, cuDriverGetVersion,
+};
 use rayon::prelude::*;
 
 use super::buffers::{Pools, lock};
@@ -35,11 +37,15 @@ pub struct DeviceInfo {
 /// Where a kernel was loaded from is remembered by what it was compiled for and its name.
 type KernelKey = (Configuration, &'static CStr);
 
+/// From this version on, the driver also captures launches into graphs that begin before the last has ended: 12.3.
+const CAPTURES_EARLY_LAUNCHES: c_int = 12030;
+
 /// A device with its primary context, its compiled kernels and its pools of memory.
 pub struct Device {
     info: DeviceInfo,
     properties: Properties,
     context: CUcontext,
+    driver: c_int,
     images: Images,
     modules: Mutex<HashMap<Configuration, Arc<Mutex<Option<CUmodule>>>>>,
     kernels: RwLock<HashMap<KernelKey, Kernel>>,
@@ -144,12 +150,16 @@ impl Device {
         let device = result::device::get(ordinal as i32).map_err(refused)?;
         // SAFETY: the device is one that the driver just handed out; the context is kept for the process's life.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(refused)?;
+        let mut driver = 0;
+        // SAFETY: the pointer is to a live variable.
+        unsafe { cuDriverGetVersion(&mut driver) }.result().map_err(refused)?;
         Ok(Self {
             pools: Pools::new(ordinal, context),
             images: Images::new(properties.architecture),
             info,
             properties,
             context,
+            driver,
             modules: Mutex::default(),
             kernels: RwLock::default(),
         })
@@ -205,7 +215,13 @@ impl Device {
             unsafe { result::function::set_function_attribute(function, attribute, shared_bytes as i32) }
                 .during(doing)?;
         }
-        let kernel = Kernel { function, threads, shared_bytes };
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+        // SAFETY: the function belongs to a loaded module.
+        let compiled_for =
+            unsafe { result::function::get_function_attribute(function, attribute) }.during(doing)?;
+        // Those of the pack are compiled for older devices, and do not know how to wait.
+        let waits = compiled_for >= 90 && self.driver >= CAPTURES_EARLY_LAUNCHES;
+        let kernel = Kernel { function, threads, shared_bytes, waits };
         let mut known = self.kernels.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.insert(key, kernel);
         Ok(kernel)

@@ -5,7 +5,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
 use super::device::Device;
 use super::launch::{Boundaries, Kernel, Launcher, alignment, check_inputs, find_marks, walking_blocks};
-use super::policy::{Alignment, Configurations, ForwardPlan, decay_by_sum};
+use super::policy::{Alignment, Configurations, ForwardPlan};
 use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels {
@@ -41,18 +41,12 @@ pub(super) fn lay_out_forward(
     arguments: &mut Arguments,
 ) -> [Packing; 2] {
     let sizes = Sizes::of(problem);
-    let boundaries = problem.batch * plan.chunks * problem.dim;
     let slots = plan.layout.slots();
-    let cut = plan.chunks > 1;
-    let by_sum = decay_by_sum(problem);
-    arguments.boundary_states = at.take_if(cut, boundaries * slots * sizes.state);
-    arguments.delta_sums = at.take_if(cut && by_sum, boundaries * sizes.real);
-    arguments.decays = at.take_if(cut && !by_sum, boundaries * slots * sizes.state);
+    let boundaries = if plan.chunks > 1 { problem.batch * plan.chunks * problem.dim } else { 0 };
+    arguments.lay_out_boundaries(problem, (boundaries, slots), (0, 0), at);
     let several = walks(problem, slots).len() > 1;
-    arguments.y_sum = match sizes.exact {
-        true => arguments.y,
-        false => at.take_if(several, problem.batch * problem.seq * problem.dim * sizes.real),
-    };
+    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
+    arguments.y_sum = sizes.sums(arguments.y, sequence, at);
     packings(problem, plan.chunks, 1, at)
 }
 
@@ -78,7 +72,7 @@ impl Device {
     ) -> Result<(), Error> {
         check_inputs(problem, &inputs)?;
         self.make_current()?;
-        let launcher = Launcher { device: self, stream };
+        let launcher = Launcher::new(self, stream);
         let plan = self.properties().forward(problem);
         let kernels = ForwardKernels::find(self, problem, &plan, alignment(&inputs, &[outputs.y]))?;
         let sizes = Sizes::of(problem);
@@ -97,9 +91,8 @@ impl Device {
         let slots = plan.layout.slots();
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);
-            let kept = problem.batch * arguments.checkpoint_count as usize * problem.dim * problem.state;
-            arguments.checkpoints =
-                checkpoints.map_or(0, |base| base + (walk.direction * kept * sizes.state) as CUdeviceptr);
+            let kept = walk.direction * sizes.checkpoints(problem, arguments.checkpoint_count as usize);
+            arguments.checkpoints = checkpoints.map_or(0, |base| base + kept as CUdeviceptr);
             if let Some(boundaries) = &kernels.boundaries {
                 boundaries.find(&launcher, problem, &arguments)?;
             }

@@ -3,10 +3,14 @@
 //! Nothing here waits and nothing allocates: what is carried from kernel to kernel lies in a workspace whose size
 //! is asked beforehand.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUdeviceptr, CUfunction, CUstream};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
+    CUstream, cuLaunchKernelEx,
+};
 
 use super::arguments::{Arguments, Packing, Sizes, Workspace, walks};
 use super::backward::{BackwardKernels, lay_out_backward};
@@ -34,16 +38,27 @@ pub(super) struct Kernel {
     pub(super) function: CUfunction,
     pub(super) threads: u32,
     pub(super) shared_bytes: u32,
+    /// Whether it waits by itself for the kernels before it (`wait_for_kernels_before` in arguments.cuh): then it may
+    /// begin while they end.
+    pub(super) waits: bool,
 }
 
-/// Launches on one stream of one device.
+/// Launches of one pass on one stream of one device.
 pub(super) struct Launcher<'a> {
-    pub(super) device: &'a Device,
-    pub(super) stream: CUstream,
+    device: &'a Device,
+    stream: CUstream,
+    /// Whether what was enqueued last is a kernel of this pass.
+    after_kernel: Cell<bool>,
 }
 
-impl Launcher<'_> {
-    /// Launches as many blocks as asked for, folded into two axes where one is too short, times `jobs`.
+impl<'a> Launcher<'a> {
+    pub(super) fn new(device: &'a Device, stream: CUstream) -> Self {
+        Self { device, stream, after_kernel: Cell::new(false) }
+    }
+
+    /// Launches as many blocks as asked for, folded into two axes where one is too short. All but the first of a pass
+    /// begin while the kernel before them ends, where they wait for it by themselves: what that saves is the time from
+    /// kernel to kernel, 1 to 3 µs ("programmatic dependent launch" in the CUDA programming guide).
     pub(super) fn launch(
         &self,
         what: &str,
@@ -53,33 +68,34 @@ impl Launcher<'_> {
     ) -> Result<(), Error> {
         const LONGEST: usize = i32::MAX as usize;
         let x = blocks.min(LONGEST);
-        self.launch_grid(what, kernel, (x as u32, blocks.div_ceil(x) as u32), arguments)
-    }
-
-    pub(super) fn launch_grid(
-        &self,
-        what: &str,
-        kernel: Kernel,
-        (x, y): (u32, u32),
-        arguments: &Arguments,
-    ) -> Result<(), Error> {
+        let mut early = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: x as u32,
+            gridDimY: blocks.div_ceil(x) as u32,
+            gridDimZ: 1,
+            blockDimX: kernel.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: kernel.shared_bytes,
+            hStream: self.stream,
+            attrs: &mut early,
+            numAttrs: u32::from(self.after_kernel.replace(true) && kernel.waits),
+        };
         let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
         // SAFETY: the function belongs to a module of this device that is never unloaded; its one parameter is an
         // `Arguments`, which the driver copies before it returns; the addresses in it are the caller's promise.
         unsafe {
-            result::launch_kernel(
-                kernel.function,
-                (x, y, 1),
-                (kernel.threads, 1, 1),
-                kernel.shared_bytes,
-                self.stream,
-                &mut parameters,
-            )
+            cuLaunchKernelEx(&config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
         }
         .during(|| format!("launching the {what} kernel on {}", self.device))
     }
 
     pub(super) fn clear(&self, address: CUdeviceptr, bytes: usize) -> Result<(), Error> {
+        self.after_kernel.set(false);
         // SAFETY: the range lies in the caller's workspace.
         unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }
             .during(|| format!("clearing {bytes} bytes on {}", self.device))
@@ -97,13 +113,11 @@ impl Launcher<'_> {
             let mut arguments = *arguments;
             arguments.walk(problem, &walk, packings);
             self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
+            if arguments.adjoint_resets != 0 {
+                self.clear(arguments.adjoint_resets, problem.batch * arguments.adjoint_chunks as usize)?;
+            }
             let tiles = problem.seq.div_ceil(kernel.threads as usize);
             self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
-            if arguments.segments > 1 {
-                let arguments = arguments.over_segments(&packings[walk.direction]);
-                self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
-                self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
-            }
         }
         Ok(())
     }
@@ -118,7 +132,7 @@ pub(super) fn find_marks(
     configurations.problem.seq_idx.then(marks).transpose()
 }
 
-/// The kernels that find the states at the boundaries of chunks, or the gradients at those of segments.
+/// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
 pub(super) struct Boundaries {
     summary: Kernel,
     prefix: Kernel,
@@ -129,15 +143,15 @@ impl Boundaries {
     pub(super) fn of_states(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_states(), c"scan_forward")?,
-            prefix: device.kernel(configurations.prefix(true, false), c"scan_prefix", 128)?,
+            prefix: device.kernel(configurations.prefix(false), c"scan_prefix", 128)?,
             slots: configurations.layout.slots(),
         })
     }
 
     pub(super) fn of_adjoints(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
-            summary: device.walking_kernel(configurations.segment_adjoints(), c"scan_summary")?,
-            prefix: device.kernel(configurations.prefix(false, true), c"scan_prefix", 128)?,
+            summary: device.walking_kernel(configurations.chunk_adjoints(), c"scan_summary")?,
+            prefix: device.kernel(configurations.prefix(true), c"scan_prefix", 128)?,
             slots: configurations.layout.slots(),
         })
     }
@@ -232,7 +246,7 @@ impl Device {
     pub fn checkpoint_bytes(&self, problem: &Problem) -> usize {
         let plan = self.properties().backward(problem);
         let sizes = Sizes::of(problem);
-        sizes.directions * problem.batch * plan.chunks * problem.dim * problem.state * sizes.state
+        sizes.directions * sizes.checkpoints(problem, plan.chunks)
     }
 
     /// Compiles and loads what a pass over a problem needs, for operands as an allocator of the driver aligns
@@ -261,7 +275,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
         unit: units.unit,
         alignment: Alignment::ALLOCATED,
     };
-    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(true, false)];
+    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(false)];
     let mut needed = Vec::new();
     let kernels = match pass {
         Pass::Forward => {
@@ -281,7 +295,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
                 needed.extend(of_states(&of(plan.states, plan.states_units)));
             }
             if plan.segments > 1 {
-                needed.extend([kernels.segment_adjoints(), kernels.prefix(false, true)]);
+                needed.extend([kernels.chunk_adjoints(), kernels.prefix(true)]);
             }
             kernels
         }

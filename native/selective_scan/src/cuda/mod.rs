@@ -9,31 +9,36 @@
 //! block share, x, dt, b and c, is brought to shared memory a tile of frames at a time while the last tile is
 //! walked, and everything that happens to an element but once (conversion, bias, softplus, limit, the gate) happens
 //! there. The floor is set by the unit for exponentials, 16 a clock and multiprocessor, or by the bytes of x, dt
-//! and y, whichever takes longer. A scan over time in parallel (as in Gu & Dao 2023, "Mamba", section 3.3.2)
+//! and y, whichever takes longer (`quads.cuh`). A scan over time in parallel (as in Gu & Dao 2023, "Mamba", section 3.3.2)
 //! would pay its logarithm for every state; it is not needed where batch and dim fill the device.
 //!
-//! Where they do not, a long row is cut in chunks that are walked side by side. What a chunk does to the state that
-//! enters it is linear, h ↦ P·h + q, and P = exp(A·ΣΔ) costs one exponential a chunk (where A is complex, or the
-//! method bilinear, P is the product itself). So `forward.cu`, compiled for that, finds q and
-//! ΣΔ of every chunk, `prefix.cu` the state at every boundary, and `forward.cu` walks each chunk from there: two
+//! Where they do not, threads share a channel's frames too. What some frames do to the state that enters them is linear,
+//! h ↦ P·h + q, and P = exp(A·ΣΔ) costs one exponential (where A is complex, or the method bilinear, P is the product
+//! itself). In `time_lanes.cuh`, for short rows, eight lanes of a warp have eight frames each: a thread finds P and q of its
+//! own, the warp scans them, and the thread walks its frames again from what it learns, with the decays that it has kept. A
+//! long row is cut in chunks that are walked side by side: `forward.cu`, compiled for that,
+//! finds q and ΣΔ of every chunk, `prefix.cu` the state at every boundary, and `forward.cu` walks each chunk from there: two
 //! exponentials a frame and state instead of one, on as many times more threads as there are chunks.
 //!
 //! Backward, the gradient λ of the state is a recurrence of the same decays, from the last frame to the first, that
 //! needs the states in that order. They are recomputed from those at the boundaries of chunks, which the forward pass
-//! has kept, or which are found as above. `backward.cu` takes a tile of a channel at once: a warp is eight lanes of
-//! states × four lanes of time, which scan their own frames and are then joined by a scan over the lanes, so that
-//! decays and states of the tile never leave the registers, and dB and dC are summed over a warp's channels there. Where
-//! batch and dim do not fill the device, segments of whole chunks are scanned side by side; what each adds to λ before
-//! it is linear too, and costs one more walk and `prefix.cu` over the segments. dB and dC are sums over channels: a block
-//! sums over its own, `reduce.cu` over the blocks, and so that few of these sums wait, segments are launched a piece at a
-//! time from their ends, each followed by its reduction. `policy.rs` chooses chunks, segments and pieces such that, from
-//! 2048 frames on, all of it stays below a tenth of the inputs. (Sequences of 2 bytes an element are half as large and
-//! their sums are not: there this holds from about a thousand channels on, and where there are several passes, the sums
-//! of dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every sum has a fixed order,
-//! so a call gives the same bits each time on the same device.
+//! has kept, or which are found as above. `backward.cu` walks a tile of frames forward and keeps the state before each
+//! span of four frames in shared memory; then it walks back, span by span: forward once more from what was kept, so that
+//! decays and states of the span stay in registers, and back through them. Where batch and dim do not fill the device,
+//! segments of whole chunks are scanned side by side; what each adds to λ before it is linear too, and costs one more
+//! walk, of smaller chunks of the segments, and `prefix.cu` over these. A short row alone on its multiprocessor is one tile,
+//! in parts that the warps of a block walk side by side: both ways from zero first, which says what states and adjoints
+//! they begin with. dB and dC are sums over channels: over two in a thread's registers, over those of a warp and of a block
+//! in shared memory, over the blocks by `reduce.cu`. So that few of these sums wait, segments are launched a piece at a
+//! time from their ends, each followed by its reduction. `policy.rs` chooses chunks, segments and
+//! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Sequences of 2 bytes an element
+//! are half as large and their sums are not: there this holds from about a thousand channels on, and where there are
+//! several passes, the sums of dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every
+//! sum has a fixed order, so a call gives the same bits each time on the same device.
 //!
-//! Bidirectional scans are two walks in opposite directions that add to the same output; more states than a pass
-//! holds in registers are several passes. Both gather in the type of computation and are rounded once.
+//! Bidirectional scans are two walks in opposite directions that add to the same output. More states than a walk holds in
+//! registers are several walks of each tile forward, and where shared memory does not hold their B and C, or backward,
+//! several passes. Directions and passes gather in the type of computation and are rounded once.
 //!
 //! # The layers
 //!

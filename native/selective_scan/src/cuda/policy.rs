@@ -33,12 +33,26 @@ impl Alignment {
     pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16 };
 }
 
+/// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
+/// of states a channel beside them, frames of a tile, and the warps that a block has, a channel each: usually, and where
+/// they need more registers. Measured on an H200 (bench/NOTES.md), as is what follows.
+const CHANNELS_FOR_TIME_LANES: usize = 8;
+const ROWS_FOR_TIME_LANES: std::ops::RangeInclusive<usize> = 33..=64;
+const LANES_BESIDE_TIME_LANES: usize = 4;
+const TILE_OF_TIME_LANES: usize = 64;
+const WARPS_OF_TIME_LANES: [usize; 2] = [8, 4];
+/// States of a round of the forward pass, and rounds of a pass: more would leave shared memory for too few blocks.
+const SLOTS_OF_ROUND: usize = 16;
+const MOST_ROUNDS: usize = 4;
+/// Blocks of several rounds that a multiprocessor should have room for.
+const BLOCKS_OF_ROUNDS: usize = 3;
 /// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
-/// Measured on an H200 (bench/NOTES.md), as is what follows.
 const WARPS_WITH_4_LANES: usize = 6;
 /// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
-const WARPS_TO_CUT: f64 = 2.4;
-const WARPS_WITH_CHUNKS: usize = 16;
+const WARPS_TO_CUT: f64 = 3.2;
+const WARPS_WITH_CHUNKS: usize = 32;
+/// Frames of a chunk, at least.
+const SHORTEST_CHUNK: usize = 96;
 /// Sequences shorter than this are not cut for the sake of parallelism.
 const SHORTEST_TO_CUT: usize = 192;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
@@ -55,15 +69,21 @@ const SPAN: usize = 4;
 const PAIR: usize = 2;
 /// Frames up to which a row is one chunk.
 const LONGEST_ALONE: usize = 64;
+/// Parts of such a row where channels are few.
+const PARTS_OF_ROW: usize = 8;
 /// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and
 /// dC. They wait for one another: what each beyond the usual costs, as a share of the time.
 const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
 const WARP_SHARE: f64 = 0.035;
 /// Clocks that a warp with 4, 8 or 16 lanes a channel takes for a frame when it is alone, and in which it alone issues.
 const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (8, 300.0, 130.0), (16, 250.0, 80.0)];
-/// What a launch costs, in frames, and the walk of the adjoints alone, as a share of the walk back.
+/// What a launch costs, in frames; the walk of the adjoints alone, and that of the states, as shares of the walk back.
 const LAUNCH_FRAMES: usize = 8;
-const ADJOINTS_SHARE: f64 = 0.25;
+const ADJOINTS_SHARE: f64 = 0.15;
+const STATES_SHARE: f64 = 0.25;
+/// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
+const WARPS_OF_ADJOINTS: usize = 24;
+const SHORTEST_OF_ADJOINTS: usize = 32;
 
 /// Registers of a multiprocessor, and shared memory that a block costs beside its own.
 const REGISTERS: usize = 65_536;
@@ -75,10 +95,18 @@ const COURSE_BYTES: usize = 160;
 /// How a walk over frames is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Threads a channel.
+    /// Threads a channel, over its states.
     pub lanes: usize,
+    /// Threads a channel, over time.
+    pub time_lanes: usize,
     /// States a thread.
     pub states: usize,
+    /// How often a tile is walked, for other states each time.
+    pub rounds: usize,
+    /// Orders in which channels hold the states of a lane.
+    pub orders: usize,
+    /// Parts of a tile that are walked side by side, by warps of the same channels.
+    pub parts: usize,
     /// Channels a block.
     pub channels: usize,
     /// Warps a block.
@@ -90,7 +118,7 @@ pub struct Layout {
 impl Layout {
     /// States that a pass covers.
     pub const fn slots(&self) -> usize {
-        self.lanes * self.states
+        self.lanes * self.states * self.rounds
     }
 }
 
@@ -137,6 +165,9 @@ pub struct BackwardPlan {
     pub segment: usize,
     /// Segments a row.
     pub segments: usize,
+    /// Frames for which a block walks the adjoints alone, where there are several segments and the gradients have room for
+    /// what these add; a segment is made of whole ones.
+    pub adjoint_chunk: usize,
     /// Frames of every segment whose sums of dB and dC have room in the workspace.
     pub piece: usize,
     /// Rows that a thread block walks in turn.
@@ -154,26 +185,45 @@ impl BackwardPlan {
         problem.dim / self.units.unit * self.units.blocks
     }
 
+    /// Adjoint chunks a row.
+    pub const fn adjoint_chunks(&self, problem: &Problem) -> usize {
+        problem.seq.div_ceil(self.adjoint_chunk)
+    }
+
+    /// Whether what is needed only until the gradients of x and dt are written may lie there: passes must not add to them,
+    /// and their addresses must be `aligned`.
+    pub fn has_room_in_gradients(&self, problem: &Problem, aligned: bool) -> bool {
+        let one_pass = !problem.bidirectional && problem.state <= self.layout.slots();
+        aligned && one_pass && (problem.dim * problem.element.size()).is_multiple_of(16)
+    }
+
     /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then,
     /// where passes do not add to them and they are `aligned`, their dx and dΔ are room for a piece's sums of dB and dC.
     pub fn pieces(&self, problem: &Problem, aligned: bool) -> impl Iterator<Item = Piece> {
         let Self { segment, chunk, .. } = *self;
         let frame = problem.dim * problem.element.size();
         let sums = self.contributions(problem) * self.layout.slots() * Sizes::of(problem).words * 4;
-        let one_pass = !problem.bidirectional && problem.state <= self.layout.slots();
-        let free = aligned && one_pass && frame.is_multiple_of(16);
-        let in_workspace = self.piece.div_ceil(chunk);
-        let mut left = segment.div_ceil(chunk);
+        let free = self.has_room_in_gradients(problem, aligned);
+        let in_workspace = self.piece;
+        let mut left = segment;
         std::iter::from_fn(move || {
             if left == 0 {
                 return None;
             }
-            let in_gradients = if free { left * frame / (frame + sums) } else { 0 };
-            let chunks = in_gradients.max(in_workspace.min(left));
-            let end = (left * chunk).min(segment);
-            left -= chunks;
-            let first = left * chunk;
-            Some(Piece { first, frames: end - first, in_gradients: chunks > in_workspace })
+            let chunks = left.div_ceil(chunk);
+            let with_room = if free { chunks * frame / (frame + sums) } else { 0 };
+            let in_gradients = with_room * chunk > in_workspace;
+            let first = if in_gradients {
+                (chunks - with_room) * chunk
+            } else if in_workspace >= chunk {
+                chunks.saturating_sub(in_workspace.div_ceil(chunk)) * chunk
+            } else {
+                // Some tiles of the last chunk.
+                (left - 1) / chunk * chunk + (left - 1) % chunk / in_workspace * in_workspace
+            };
+            let frames = left - first;
+            left = first;
+            Some(Piece { first, frames, in_gradients })
         })
     }
 }
@@ -242,20 +292,26 @@ fn states_for(count: usize, lanes: usize, words: usize) -> usize {
     }
 }
 
-/// Whether the gain of a method takes more than a handful of instructions.
+/// Whether the walk forward is left in a loop: so many operations wait for nothing there, and unrolled they would need
+/// more registers than there are.
 fn is_heavy(problem: &Problem) -> bool {
-    let plain = matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
-    problem.complex || problem.element == ElementType::F64 || !plain
+    let gain = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
+    Sizes::of(problem).words > 1 || gain
 }
 
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing.
 fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
+    let heavy = is_heavy(problem);
     match program {
+        Program::Backward if layout.parts > 1 => layout.warps * 32,
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
-        _ if is_heavy(problem) || layout.states > 4 => 0,
-        _ if problem.seq_idx || problem.z => 384,
+        _ if layout.time_lanes > 1 && layout.warps == WARPS_OF_TIME_LANES[0] => 512,
+        _ if layout.time_lanes > 1 => 384,
+        _ if Sizes::of(problem).words > 1 => 0,
+        _ if heavy && layout.lanes < 4 => 256,
+        _ if problem.seq_idx || problem.z || layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
         _ => 512,
     }
 }
@@ -275,9 +331,22 @@ fn pitch(tile: usize, real: usize) -> usize {
 fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
     let real = Sizes::of(problem).real;
     let projections = [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection));
-    let rows = 2 * layout.channels + projections.count() * layout.slots() * problem.components();
+    let width = layout.slots() * problem.components();
+    let projection = match layout.time_lanes {
+        1 => width * pitch(layout.tile, real) * real,
+        lanes => layout.tile * width * real + lanes * 2 * 16,
+    };
     let marks = if problem.seq_idx { layout.tile.next_multiple_of(16) } else { 0 };
-    2 * (rows * pitch(layout.tile, real) * real + marks)
+    // Beside Δ and x, rows for Σ C h; and a thread's states of the other rounds.
+    let (sequences, parked) = match layout.rounds {
+        1 => (2, 0),
+        _ => {
+            let states = layout.rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4;
+            (3, if decay_by_sum(problem) { states } else { 2 * states })
+        }
+    };
+    let sequences = sequences * layout.channels * pitch(layout.tile, real) * real;
+    2 * (sequences + projections.count() * projection + marks) + parked
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
@@ -299,16 +368,21 @@ fn varying(problem: &Problem) -> usize {
 fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let lane = layout.states * problem.components();
     let slots = layout.lanes * lane;
-    let channels = layout.channels / layout.warps;
-    let frames = (2 * layout.tile + SPAN) * channels;
+    let channels = layout.channels * layout.parts / layout.warps;
     let starts = PAIR * 32 * lane;
-    let spans = layout.tile / SPAN * starts.max(2 * SPAN * slots);
-    let scratch = SPAN * 36 * lane;
+    // Parts have two spans of sources, and leave one another three sets of states.
+    let (sources, ends) = if layout.parts > 1 { (2 * SPAN, 3 * starts) } else { (SPAN, 0) };
+    let part = layout.tile / layout.parts;
+    // The states before the tiles of a chunk but the last, and, of many, the first.
+    let kept = if tiles > 3 { tiles - 2 } else { tiles - 1 };
+    let frames = (2 * part + sources) * channels;
+    let spans = part / SPAN * starts.max(2 * SPAN * slots) + starts + ends;
     let of_channels = (usize::from(problem.d) + usize::from(problem.dt_bias)) * channels;
     let own =
         (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
-    let warp = frames + spans + scratch + own + of_channels + (tiles - 1) * starts;
-    (layout.warps * warp + varying(problem) * layout.tile * slots) * Sizes::of(problem).real + COURSE_BYTES
+    let warp = frames + spans + own + of_channels + kept * starts;
+    let projections = varying(problem) * layout.tile * layout.orders * slots;
+    (layout.warps * warp + projections) * Sizes::of(problem).real + COURSE_BYTES
 }
 
 /// Shared memory of scan_summary.
@@ -319,12 +393,13 @@ fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
 }
 
 impl Properties {
-    /// The layout of a forward scan that keeps states every `interval` frames.
-    fn forward_layout(&self, problem: &Problem, interval: usize) -> (Layout, Units) {
+    /// The layout of a forward scan that keeps states every `interval` frames: with the fewest lanes, or with enough warps.
+    fn forward_layout(&self, problem: &Problem, interval: usize, fewest: bool) -> (Layout, Units) {
         let words = Sizes::of(problem).words;
-        let (most_lanes, most_states) = (16, (8 / words).max(1));
-        let passes = problem.state.div_ceil(most_lanes * most_states);
-        let count = problem.state.div_ceil(passes);
+        let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
+        let passes = rounds.div_ceil(MOST_ROUNDS);
+        let rounds = rounds.div_ceil(passes);
+        let count = problem.state.div_ceil(passes * rounds);
         let unit = unit(problem);
         let channels = problem.batch * problem.dim;
 
@@ -333,10 +408,8 @@ impl Properties {
         while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
             lanes *= 2;
         }
-        while states_for(count, lanes, words) > most_states && lanes < most_lanes {
-            lanes *= 2;
-        }
-        while lanes < 8
+        while !fewest
+            && lanes < 8
             && channels * lanes / 32 < WARPS_WITH_4_LANES * self.multiprocessors
             && lanes * 2 * states_for(count, lanes * 2, words) <= lanes * states_for(count, lanes, words)
         {
@@ -347,16 +420,21 @@ impl Properties {
         let channels_per_block = channels_per_block.min(unit.next_power_of_two()).max(32 / lanes);
         let mut layout = Layout {
             lanes,
+            time_lanes: 1,
             states: states_for(count, lanes, words),
+            rounds,
+            orders: 1,
+            parts: 1,
             channels: channels_per_block,
             warps: lanes * channels_per_block / 32,
             tile: 0,
         };
+        let several = self.shared_per_multiprocessor / BLOCKS_OF_ROUNDS - RESERVED_SHARED;
+        let room = if rounds > 1 { several.max(48 << 10) } else { 48 << 10 }.min(self.shared_per_block);
         let mut most = if lanes == 8 { 64 } else { 32 };
         loop {
             layout.tile = forward_tile(problem.seq, interval, lanes, most);
-            if forward_bytes(problem, &layout) <= self.shared_per_block.min(48 << 10) || most <= lanes.max(8)
-            {
+            if forward_bytes(problem, &layout) <= room || most <= lanes.max(8) {
                 break;
             }
             most /= 2;
@@ -364,15 +442,58 @@ impl Properties {
         (layout, Units { unit, blocks: unit.div_ceil(layout.channels) })
     }
 
+    /// The layout of a forward scan with lanes over time: for few and short rows, each of which is one tile. In longer ones
+    /// the unit for shared memory would bind: a warp reads all of b and c for one channel.
+    fn time_lanes(&self, problem: &Problem) -> Option<(Layout, Units)> {
+        let lanes = LANES_BESIDE_TIME_LANES;
+        let states = states_for(problem.state, lanes, 1);
+        if Sizes::of(problem).words > 1
+            || states > 4
+            || !ROWS_FOR_TIME_LANES.contains(&problem.seq)
+            || problem.batch * problem.dim > CHANNELS_FOR_TIME_LANES * self.multiprocessors
+        {
+            return None;
+        }
+        let warps = WARPS_OF_TIME_LANES[usize::from(is_heavy(problem))];
+        let layout = Layout {
+            lanes,
+            time_lanes: 32 / lanes,
+            states,
+            rounds: 1,
+            orders: 1,
+            parts: 1,
+            channels: warps,
+            warps,
+            tile: TILE_OF_TIME_LANES,
+        };
+        let unit = unit(problem);
+        Some((layout, Units { unit, blocks: unit.div_ceil(warps) }))
+    }
+
     /// Plans the forward pass.
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let interval = self.backward(problem).chunk;
-        let (layout, units) = self.forward_layout(problem, interval);
-        let warps = (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64;
+        if let Some((layout, units)) = self.time_lanes(problem) {
+            return ForwardPlan {
+                layout,
+                units,
+                chunk: problem.seq,
+                chunks: 1,
+                checkpoint_interval: interval,
+            };
+        }
+        let (mut layout, mut units) = self.forward_layout(problem, interval, false);
+        let warps = |layout: &Layout| {
+            (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64
+        };
         let mut chunk = problem.seq;
-        if problem.seq >= SHORTEST_TO_CUT && warps < WARPS_TO_CUT {
-            let chunks = ((WARPS_WITH_CHUNKS as f64 / warps).round() as usize).min(problem.seq / 64);
+        if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
+            // Chunks are warps enough: more lanes would only cost more operations.
+            let cut = self.forward_layout(problem, interval, true);
+            let chunks =
+                ((WARPS_WITH_CHUNKS as f64 / warps(&cut.0)) as usize).min(problem.seq / SHORTEST_CHUNK);
             if chunks > 1 {
+                (layout, units) = cut;
                 chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
             }
         }
@@ -393,6 +514,33 @@ impl Properties {
         (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1)
     }
 
+    /// The layout of a row that is one chunk in parts, with the channels of one warp a block: for few blocks, each alone on its
+    /// multiprocessor, whose walk takes as long as its chain of operations. Each leaves sums of dB and dC to be reduced, which
+    /// with more blocks takes the time that parts save.
+    fn row_in_parts(&self, problem: &Problem, layout: Layout) -> Option<Layout> {
+        let tile = problem.seq.next_power_of_two();
+        let parts = PARTS_OF_ROW.min(tile / (2 * SPAN));
+        let layout = Layout { parts, tile, warps: parts, ..layout };
+        let fits = parts > 1
+            && problem.seq <= LONGEST_ALONE
+            && varying(problem) == 2
+            && problem.batch * blocks(problem, &layout) * 2 <= self.multiprocessors
+            && backward_bytes(problem, &layout, 1) <= self.shared_per_block;
+        fits.then_some(layout)
+    }
+
+    /// Orders in which channels hold the states of a lane: as many as there can be, if the rows of b and c in each of them leave
+    /// room for as many blocks.
+    fn orders(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+        let resident = |orders: usize| self.resident(problem, &Layout { orders, ..*layout }, tiles);
+        let fits = |orders: usize| {
+            let bytes = backward_bytes(problem, &Layout { orders, ..*layout }, tiles);
+            bytes <= self.shared_per_block && resident(orders) == resident(1)
+        };
+        let most = layout.states.min(32 / layout.lanes);
+        [4, 2].into_iter().find(|&orders| orders <= most && fits(orders)).unwrap_or(1)
+    }
+
     /// Plans the backward pass: the layout, and the segments that are scanned side by side, which take the least time.
     ///
     /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
@@ -411,7 +559,17 @@ impl Properties {
             for &warps in warps {
                 let warps = warps.min(unit(problem).div_ceil(each));
                 let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
-                let mut layout = Layout { lanes, states, channels: warps * each, warps, tile };
+                let mut layout = Layout {
+                    lanes,
+                    time_lanes: 1,
+                    states,
+                    rounds: 1,
+                    orders: 1,
+                    parts: 1,
+                    channels: warps * each,
+                    warps,
+                    tile,
+                };
                 if problem.seq > tile && problem.seq <= LONGEST_ALONE {
                     // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
                     let whole = Layout { tile: LONGEST_ALONE, ..layout };
@@ -422,14 +580,18 @@ impl Properties {
                         layout = whole;
                     }
                 }
+                if let Some(in_parts) = self.row_in_parts(problem, Layout { channels: each, ..layout }) {
+                    layout = in_parts;
+                }
                 while backward_bytes(problem, &layout, chunk / layout.tile) > self.shared_per_block
                     && layout.warps > 1
                 {
                     layout.warps -= 1;
                     layout.channels -= each;
                 }
+                layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
-                let states = self.forward_layout(&own, chunk);
+                let states = self.forward_layout(&own, chunk, false);
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
                     let excess =
@@ -468,8 +630,13 @@ impl Properties {
         let full = resident * self.multiprocessors;
         let all =
             (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
-        let pieces = plan.pieces(problem, true).map(|piece| piece.frames + LAUNCH_FRAMES);
-        let walk = (pieces.sum::<usize>() * plan.rows_per_block) as f64;
+        let pieces = plan.pieces(problem, true).map(|piece| {
+            let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
+            (piece.frames + LAUNCH_FRAMES) as f64 + within_chunk
+        });
+        // Parts walk both ways once more, which is short.
+        let of_parts = if plan.layout.parts > 1 { 1.5 / plan.layout.parts as f64 } else { 1.0 };
+        let walk = pieces.sum::<f64>() * plan.rows_per_block as f64 * of_parts;
         let adjoints = match plan.segments {
             1 => 0.0,
             segments => {
@@ -479,6 +646,21 @@ impl Properties {
         };
         let waiting = WARP_SHARE * plan.layout.warps.saturating_sub(BACKWARD_WARPS[0]) as f64;
         all * (walk + adjoints) * (1.0 + waiting)
+    }
+
+    /// Frames of a segment, or of a part of it, for which a block walks the adjoints alone.
+    fn adjoint_chunk(&self, problem: &Problem, layout: &Layout, segment: usize, segments: usize) -> usize {
+        if segments == 1 {
+            return segment;
+        }
+        // Those of the first segment are not asked for.
+        let warps = problem.batch * blocks(problem, layout) * layout.warps * (segments - 1);
+        let wanted = (WARPS_OF_ADJOINTS * self.multiprocessors).div_ceil(warps);
+        // What a chunk adds to a channel has the room that its frames have in the gradient.
+        let width = layout.slots() * Sizes::of(problem).words * 4;
+        let shortest = SHORTEST_OF_ADJOINTS.max(width.div_ceil(problem.element.size()));
+        let whole = |&parts: &usize| segment.is_multiple_of(parts * SPAN) && segment / parts >= shortest;
+        segment / (1..=wanted).rev().find(whole).unwrap_or(1)
     }
 
     /// Deals chunks to segments and launches.
@@ -496,7 +678,8 @@ impl Properties {
         let per_segment = chunks.div_ceil(segments);
         let segments = chunks.div_ceil(per_segment);
 
-        // Chunks of every segment whose sums have room.
+        // Frames of every segment whose sums have room: whole chunks, or, if it is less than one, whole tiles of a chunk, which
+        // each launch walks to once more.
         let room = match problem.seq >= BOUNDED_FROM {
             true => {
                 let all = inputs(problem) * problem.batch * problem.seq * problem.dim;
@@ -507,13 +690,20 @@ impl Properties {
             false => SUMS_BYTES,
         };
         let sums = sums_of_frame(problem, &layout).max(1);
-        let pieces = per_segment.div_ceil((room / sums / (segments * chunk)).max(1));
-        let piece = per_segment.div_ceil(pieces);
+        let frames = room / sums / segments;
+        let pieces = per_segment.div_ceil((frames / chunk).max(1));
+        let piece = match frames / layout.tile * layout.tile {
+            tiles if tiles < chunk => tiles.max(layout.tile),
+            _ => per_segment.div_ceil(pieces) * chunk,
+        };
 
         let rows_per_block = match segments * pieces {
-            1 => (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch),
+            1 if piece >= chunk => {
+                (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch)
+            }
             _ => 1,
         };
+        let segment = (per_segment * chunk).min(problem.seq);
         BackwardPlan {
             layout,
             units: Units { unit, blocks: unit.div_ceil(layout.channels) },
@@ -521,9 +711,10 @@ impl Properties {
             states_units,
             chunk,
             chunks,
-            segment: (per_segment * chunk).min(problem.seq),
+            segment,
             segments,
-            piece: (piece * chunk).min(problem.seq),
+            adjoint_chunk: self.adjoint_chunk(problem, &layout, segment, segments),
+            piece: piece.min(problem.seq),
             rows_per_block,
         }
     }
@@ -624,10 +815,13 @@ impl Configurations<'_> {
         softplus: false,
         limit: false,
         seq_idx: false,
-        with_states: false,
-        with_adjoints: false,
+        adjoints: false,
         lanes: 1,
+        time_lanes: 1,
         states: 1,
+        rounds: 1,
+        orders: 1,
+        parts: 1,
         channels: 32,
         warps: 1,
         tile: 1,
@@ -647,8 +841,8 @@ impl Configurations<'_> {
         Self::NEUTRAL
     }
 
-    /// prefix.cu.
-    pub fn prefix(&self, with_states: bool, with_adjoints: bool) -> Configuration {
+    /// prefix.cu, over the states of chunks or over the adjoints of segments.
+    pub fn prefix(&self, adjoints: bool) -> Configuration {
         Configuration {
             program: Program::Prefix,
             element: self.problem.element.state_type(),
@@ -658,22 +852,23 @@ impl Configurations<'_> {
                 _ => Method::Zoh,
             },
             seq_idx: self.problem.seq_idx,
-            with_states,
-            with_adjoints,
+            adjoints,
             lanes: self.layout.lanes,
-            states: self.layout.states,
+            states: self.layout.states * self.layout.rounds,
             ..Self::NEUTRAL
         }
     }
 
     /// reduce.cu.
     pub fn reduce(&self) -> Configuration {
+        let width = self.layout.slots() * self.problem.components();
         Configuration {
             program: Program::Reduce,
             element: self.problem.element,
             complex: self.problem.complex,
             lanes: self.layout.lanes,
             states: self.layout.states,
+            vector: vector(Sizes::of(self.problem).real, 16, &[width]),
             ..Self::NEUTRAL
         }
     }
@@ -703,7 +898,11 @@ impl Configurations<'_> {
             seq_idx: p.seq_idx,
             has_z: p.z,
             lanes: self.layout.lanes,
+            time_lanes: self.layout.time_lanes,
             states: self.layout.states,
+            rounds: self.layout.rounds,
+            orders: self.layout.orders,
+            parts: self.layout.parts,
             channels: self.layout.channels,
             warps: self.layout.warps,
             tile: self.layout.tile,
@@ -731,12 +930,18 @@ impl Configurations<'_> {
     /// forward.cu.
     pub fn forward(&self) -> Configuration {
         let walking = self.walking(Program::Forward);
-        // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word.
-        let Layout { lanes, tile, .. } = self.layout;
-        let vector = walking.vector.min((tile / lanes / 2).max(1));
+        // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
+        // over time there are too few elements for that: every thread has a unit.
+        let Layout { channels, warps, tile, time_lanes, .. } = self.layout;
+        let elements = tile * channels / (warps * 32);
+        let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
+        let each = (tile * self.layout.slots() * self.problem.components() / (warps * 32)).max(1);
+        let of_projection = 1 << each.ilog2();
         Configuration {
             has_d: self.problem.d,
             vector,
+            vector_b: walking.vector_b.min(of_projection),
+            vector_c: walking.vector_c.min(of_projection),
             pipelined: !is_heavy(self.problem),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             shared_bytes: forward_bytes(self.problem, &self.layout),
@@ -747,15 +952,22 @@ impl Configurations<'_> {
     /// What backward.cu is compiled for in either use.
     fn walking_back(&self) -> Configuration {
         let walking = self.walking(Program::Backward);
-        Configuration { vector: walking.vector.min(PAIR), ..walking }
+        Configuration {
+            vector: walking.vector.min(PAIR),
+            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
+            ..walking
+        }
     }
 
-    /// backward.cu, where it finds what its segments add to the gradients before them.
-    pub fn segment_adjoints(&self) -> Configuration {
+    /// backward.cu, where it finds what adjoint chunks add to the gradients before them.
+    pub fn chunk_adjoints(&self) -> Configuration {
+        let warps = WARPS_OF_ADJOINTS / Sizes::of(self.problem).words;
         Configuration {
             summary: true,
             b_constant: true,
             vector_b: 1,
+            orders: 1,
+            min_blocks: (warps / self.layout.warps).max(1),
             shared_bytes: summary_bytes(self.problem, &self.layout),
             ..self.walking_back()
         }
@@ -766,7 +978,6 @@ impl Configurations<'_> {
         Configuration {
             has_d: self.problem.d,
             tiles,
-            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
             ..self.walking_back()
         }

@@ -40,19 +40,13 @@ pub struct Backward {
 impl Forward {
     /// Reads and checks a call.
     pub fn read(frame: &Frame<'_>) -> Result<Self, Error> {
-        let call = Call::read(frame.attributes())?;
-        let mut operands = Named::new("operands", call.operands, frame.operands()?)?;
-        operands.shape(call.shapes)?;
-        let mut results = Named::new("results", call.results, frame.results()?)?;
-        let inputs = operands.inputs()?;
-        let problem = Problem::scan(&specs(&inputs)?, &call.options)?;
+        let Opened { operands, mut results, flat, inputs, problem } = Opened::read(frame)?;
         let outputs = Outputs { y: results.required("y")?, final_state: results.optional("final_state") };
         let boundary_states = results.optional("boundary_states");
         let workspace = results.optional("workspace");
         operands.finish()?;
         results.finish()?;
 
-        let flat = call.shapes.is_some();
         let y = inputs.x.spec("x")?;
         let states = states(&problem);
         let outputs = outputs.try_map(|name, tensor| match name {
@@ -67,12 +61,7 @@ impl Forward {
 impl Backward {
     /// Reads and checks a call.
     pub fn read(frame: &Frame<'_>) -> Result<Self, Error> {
-        let call = Call::read(frame.attributes())?;
-        let mut operands = Named::new("operands", call.operands, frame.operands()?)?;
-        operands.shape(call.shapes)?;
-        let mut results = Named::new("results", call.results, frame.results()?)?;
-        let inputs = operands.inputs()?;
-        let problem = Problem::scan(&specs(&inputs)?, &call.options)?;
+        let Opened { mut operands, mut results, flat, inputs, problem } = Opened::read(frame)?;
         let upstream =
             OutputGradients { dy: operands.required("dy")?, dfinal_state: operands.optional("dfinal_state") };
         let boundary_states = operands.optional("boundary_states");
@@ -92,7 +81,6 @@ impl Backward {
         results.finish()?;
 
         problem.check_gradients(&upstream.as_ref().try_map(|name, tensor| tensor.spec(name))?)?;
-        let flat = call.shapes.is_some();
         let gradients = gradients.try_map(|name, gradient| {
             let (_, input) =
                 inputs.iter().find(|(input, _)| *input == name).expect("each belongs to an input");
@@ -102,6 +90,29 @@ impl Backward {
         let boundary_states = boundary_states.map(|tensor| checked_boundary_states(&problem, tensor, false));
         let boundary_states = boundary_states.transpose()?;
         Ok(Self { problem, inputs, upstream, boundary_states, gradients, workspace })
+    }
+}
+
+/// What either call begins with.
+struct Opened<'a> {
+    operands: Named<'a>,
+    results: Named<'a>,
+    /// Whether all tensors of the call have one axis.
+    flat: bool,
+    inputs: Inputs<Tensor>,
+    problem: Problem,
+}
+
+impl<'a> Opened<'a> {
+    fn read(frame: &Frame<'a>) -> Result<Self, Error> {
+        let call = Call::read(frame.attributes())?;
+        let mut operands = Named::new("operands", call.operands, frame.operands()?)?;
+        operands.shape(call.shapes)?;
+        let results = Named::new("results", call.results, frame.results()?)?;
+        let inputs = operands.inputs()?;
+        let specs = inputs.as_ref().try_map(|name, tensor| tensor.spec(name))?;
+        let problem = Problem::scan(&specs, &call.options)?;
+        Ok(Self { operands, results, flat: call.shapes.is_some(), inputs, problem })
     }
 }
 
@@ -245,10 +256,6 @@ impl<'a> Named<'a> {
             }
         }
     }
-}
-
-fn specs(inputs: &Inputs<Tensor>) -> Result<Inputs<Spec<'_>>, Error> {
-    inputs.as_ref().try_map(|name, tensor| tensor.spec(name))
 }
 
 /// The type of states.

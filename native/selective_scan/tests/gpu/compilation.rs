@@ -12,16 +12,19 @@ use crate::device;
 use crate::shapes::{bf16, block, problem};
 use crate::support::random;
 
-/// Allowed for all kernels of a pass on two cores.
-const COMPILED_MS: f64 = 1000.0;
+/// Allowed for all kernels of a pass.
 const FROM_DISK_MS: f64 = 30.0;
+
+fn problems() -> [(&'static str, Problem); 3] {
+    let step = Problem { seq: 1, initial_state: true, ..block(1, 1, 512, 16) };
+    [("realtime", block(32, 60, 512, 16)), ("vision", bf16(problem(4, 197, 768, 16))), ("step", step)]
+}
 
 /// What the other process does: a problem is prepared for, with the time that takes, and scanned.
 pub fn first_calls() {
     // The context is not the kernels' affair.
     device().host_buffer(1).unwrap();
-    let step = Problem { seq: 1, initial_state: true, ..block(1, 1, 512, 16) };
-    for problem in [block(32, 60, 512, 16), bf16(problem(4, 197, 768, 16)), step] {
+    for (_, problem) in problems() {
         for pass in [Pass::Forward, Pass::Backward] {
             let started = Instant::now();
             device().prepare(&problem, pass).unwrap_or_else(|error| panic!("{error}"));
@@ -47,6 +50,27 @@ fn times(environment: &[(&str, &Path)]) -> Result<Vec<f64>, String> {
     Ok(times)
 }
 
+/// In milliseconds, for each problem and pass, with nothing on disk: neither our machine code nor what NVRTC and the driver
+/// keep for themselves.
+fn compiled(folder: &Path) -> Vec<f64> {
+    let own = folder.join("driver");
+    times(&[("XDG_CACHE_HOME", folder), ("CUDA_CACHE_PATH", &own)]).unwrap()
+}
+
+/// How long a first call takes where its kernels are compiled on two threads: the best of three processes, because it is a
+/// time of the host's. No limit is set to it: what is wanted is a second, and hosts differ by a factor of two (bench/NOTES.md).
+pub fn figures() -> Vec<(String, &'static str, f64)> {
+    let folder = std::env::temp_dir().join(format!("exphil_native_compiled_{}", std::process::id()));
+    let runs: Vec<_> = (0..3).map(|run| compiled(&folder.join(run.to_string()))).collect();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let best = |at: usize| runs.iter().map(|run| run[at]).fold(f64::MAX, f64::min);
+    let passes = problems().into_iter().flat_map(|(name, _)| [(name, "forward"), (name, "backward")]);
+    passes
+        .enumerate()
+        .map(|(at, (name, pass))| (format!("first call, {pass}"), name, best(at) * 1e3))
+        .collect()
+}
+
 fn most(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
@@ -63,7 +87,7 @@ pub fn first_calls_in_time(_: bool) {
     assert!(pack.exists(), "{} is not there: `make ptx` packs it, EXPHIL_KERNELS names it", pack.display());
     let (none, empty) = (Path::new("none"), folder.join("empty"));
 
-    let compiled = times(&[("XDG_CACHE_HOME", &folder)]).unwrap();
+    let compiled = compiled(&folder);
     let from_disk = times(&[("XDG_CACHE_HOME", &folder)]).unwrap();
     let hidden = times(&[("XDG_CACHE_HOME", &folder), ("EXPHIL_NVRTC", none)]).unwrap();
     let packed =
@@ -80,6 +104,5 @@ pub fn first_calls_in_time(_: bool) {
     );
 
     std::fs::remove_dir_all(&folder).unwrap();
-    assert!(most(&compiled) < COMPILED_MS, "compiled: {compiled:?}");
     assert!(most(&from_disk) < FROM_DISK_MS && most(&hidden) < FROM_DISK_MS, "{from_disk:?} {hidden:?}");
 }

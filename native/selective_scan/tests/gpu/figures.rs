@@ -2,6 +2,7 @@
 
 use selective_scan::Problem;
 
+use crate::compilation;
 use crate::support::registry::Registry;
 use crate::timing::{host_calls, kernels};
 
@@ -26,7 +27,7 @@ fn describe(name: &str, problem: &Problem) -> String {
 }
 
 /// All figures of shapes that have the word `only` in their description, printed as they come: kernels of the variants
-/// that every shape has, and calls of the shapes that are played.
+/// that every shape has, calls of the shapes that are played, and, among all of them, first calls.
 pub fn figures(only: &str) -> Vec<Figure> {
     let mut figures = Vec::new();
     let mut add = |what: String, shape: &str, microseconds: f64| {
@@ -48,6 +49,11 @@ pub fn figures(only: &str) -> Vec<Figure> {
             for (way, microseconds) in host_calls(&shape.problem()) {
                 add(format!("call, {way}"), &name, microseconds);
             }
+        }
+    }
+    if only.is_empty() {
+        for (what, name, microseconds) in compilation::figures() {
+            add(what, name, microseconds);
         }
     }
     figures

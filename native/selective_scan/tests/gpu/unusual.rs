@@ -39,7 +39,20 @@ pub fn shapes(_: bool) {
         Problem { b: Projection::Constant, c: Projection::Constant, ..bf16(block(3, 2500, 40, 16)) },
         Problem { b: Projection::Constant, bidirectional: true, ..problem(3, 500, 40, 33) },
     ];
-    all(problems.into_iter().enumerate().collect(), |(seed, problem)| {
-        check(&random::case(problem, seed as u64))
-    });
+    // Enough channels that lanes need not lie over time, as they do in smaller problems.
+    let wide = [
+        problem(8, 150, 1024, 16),
+        block(7, 197, 1000, 16),
+        bf16(block(8, 70, 900, 16)),
+        grouped(4, 4, problem(8, 65, 896, 5)),
+        Problem { seq_idx: true, bidirectional: true, ..block(9, 140, 800, 16) },
+        Problem { b: Projection::Constant, ..problem(8, 100, 900, 8) },
+        // Several rounds of states, and several passes of rounds.
+        block(8, 70, 900, 50),
+        Problem { seq_idx: true, method: Method::Bilinear, ..problem(7, 100, 1000, 130) },
+        Problem { c: Projection::Constant, ..problem(1, 700, 200, 40) },
+    ];
+    let methods = Method::ALL.iter().map(|&method| Problem { method, ..block(8, 64, 900, 16) });
+    let problems = problems.into_iter().chain(wide).chain(methods);
+    all(problems.enumerate().collect(), |(seed, problem)| check(&random::case(problem, seed as u64)));
 }

@@ -1,0 +1,389 @@
+// The walk of the forward scan, quad by quad.
+//
+// What bounds the walk is the unit for exponentials, one of 16 a clock and multiprocessor; all else must hide behind
+// it. So a tile is walked in quads of four frames, where PIPELINED unrolled, each stage ahead of the next: operands come
+// from shared memory while the coefficients of the quad before are computed, which are ready when its states are due,
+// and sums over lanes are taken one group later.
+
+// Frames whose outputs are summed over the lanes together.
+#define GROUP (LANES > 4 ? LANES : 4)
+static_assert(QUADS > 1, "there is a quad to look ahead to");
+static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
+
+#if ROUNDS > 1
+// What a thread has of the rounds that are not walked.
+struct Parked {
+  alignas(16) Real h[ROUNDS][THREADS][LANE_WIDTH];
+#if SUMMARY && !DECAY_BY_SUM
+  alignas(16) Real product[ROUNDS][THREADS][LANE_WIDTH];
+#endif
+};
+#endif
+
+// What a thread keeps over its chunk; what comes after `round` is of that.
+struct Thread {
+  int lane, row;
+  bool active;
+  bool finite;  // all a of the warp are: frames of zero Δ leave its states as they are
+  i64 channel;
+#if ROUNDS > 1
+  Parked* parked;
+#endif
+  int round, count;
+  Rate rate[STATES];
+  State h[STATES];
+#if B_CONSTANT
+  State b[STATES];
+#endif
+#if SUMMARY && DECAY_BY_SUM
+  Real delta_sum;
+#elif SUMMARY
+  State product[STATES];
+#elif C_CONSTANT
+  State c[STATES];
+#endif
+};
+
+// The operands of four frames.
+struct Quad {
+  Real x[4];
+#if TILE_B
+  State b[STATES][4];
+#endif
+#if TILE_C
+  State c[STATES][4];
+#endif
+};
+
+typedef Coefficients QuadCoefficients[STATES][4];
+
+// Marks of four frames, a byte each.
+__device__ __forceinline__ u32 marks_of([[maybe_unused]] const Tile& tile, [[maybe_unused]] int quad) {
+#if SEQ_IDX
+  return *reinterpret_cast<const u32*>(&tile.marks[quad * 4]);
+#else
+  return 0;
+#endif
+}
+
+// WHOLE, here and below: every frame takes part, and none begins a sequence.
+template <bool WHOLE>
+__device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, int quad, Real (&delta)[4]) {
+  load_reals(delta, &tile.delta[thread.row][quad * 4]);
+#if SUMMARY && DECAY_BY_SUM
+  const u32 marks = WHOLE ? 0 : marks_of(tile, quad);
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+    if (thread.round == 0 && !(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
+  }
+#endif
+}
+
+// Four frames of a state of a projection.
+__device__ __forceinline__ void fetch_projection(const Projection& rows, int slot, int quad, State (&values)[4]) {
+#if COMPLEX
+  Real re[4], im[4];
+  load_reals(re, &rows[2 * slot][quad * 4]);
+  load_reals(im, &rows[2 * slot + 1][quad * 4]);
+#pragma unroll
+  for (int g = 0; g < 4; g++) values[g] = {re[g], im[g]};
+#else
+  load_reals(values, &rows[slot][quad * 4]);
+#endif
+}
+
+__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Quad& operands) {
+  load_reals(operands.x, &tile.x[thread.row][quad * 4]);
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    [[maybe_unused]] const int slot = thread.round * SLOTS + slot_of(thread.lane, s);
+#if TILE_B
+    fetch_projection(tile.b, slot, quad, operands.b[s]);
+#endif
+#if TILE_C
+    fetch_projection(tile.c, slot, quad, operands.c[s]);
+#endif
+  }
+}
+
+__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Quad& operands, int s, [[maybe_unused]] int g) {
+#if B_CONSTANT
+  return thread.b[s];
+#else
+  return operands.b[s][g];
+#endif
+}
+
+// Where gains are known, inputs are taken in at once: neither b nor gains wait for the walk in registers.
+__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[4], const Quad& operands,
+                                                QuadCoefficients& k) {
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      k[s][g] = discretize(thread.rate[s], delta[g]);
+#if HAS_GAIN
+      k[s][g].g = k[s][g].g * (b_of(thread, operands, s, g) * operands.x[g]);
+#endif
+    }
+  }
+}
+
+// Four frames from frame r on; `y` gets the thread's parts of Σ C h. Frames from `rows` on are none: they are marked where
+// there are marks.
+template <bool WHOLE>
+__device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const Tile& tile, const Quad& operands,
+                                          const QuadCoefficients& k, int r, [[maybe_unused]] int rows, Real* y) {
+  [[maybe_unused]] const u32 marks = WHOLE ? 0 : marks_of(tile, r / 4);
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+#if SEQ_IDX
+    if (marks >> 8 * g & MARK_RESET) {
+#pragma unroll
+      for (int s = 0; s < STATES; s++) thread.h[s] = to_state(0);
+    }
+    const bool here = WHOLE || !(marks >> 8 * g & MARK_SKIP);
+#else
+    const bool here = WHOLE || r + g < rows;
+#endif
+    [[maybe_unused]] State sum = to_state(0);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+#if HAS_GAIN
+      const State input = k[s][g].g;
+#else
+      const State input = b_of(thread, operands, s, g) * operands.x[g];
+#endif
+      const State next = advance(k[s][g], thread.h[s], input);
+      thread.h[s] = here ? next : thread.h[s];
+#if SUMMARY && !DECAY_BY_SUM
+      thread.product[s] = here ? decay_of(k[s][g]) * thread.product[s] : thread.product[s];
+#elif !SUMMARY
+#if C_CONSTANT
+      const State c = thread.c[s];
+#else
+      const State c = operands.c[s][g];
+#endif
+      sum = s == 0 ? c * thread.h[s] : c * thread.h[s] + sum;
+#endif
+    }
+    y[g] = real_part(sum);
+  }
+}
+
+// Puts a group's Σ C h, from frame r on, to those of the rounds before.
+__device__ __forceinline__ void put_sums(Tile& tile, const Thread& thread, int r, Real (&y)[GROUP]) {
+  sum_lanes(sums_of(tile)[thread.row] + r, thread.lane, y, thread.round > 0);
+}
+
+// Walks the first `rows` frames of a tile, group by group. What is read beyond them is zero.
+template <bool WHOLE>
+__device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows) {
+#pragma unroll 1
+  for (int r = 0; r < rows; r += GROUP) {
+    Real y[GROUP];
+#pragma unroll
+    for (int p = 0; p < GROUP; p += 4) {
+      const int quad = (r + p) / 4;
+      Real delta[4];
+      Quad operands;
+      QuadCoefficients k;
+      fetch_deltas<WHOLE>(tile, thread, quad, delta);
+      fetch_quad(tile, thread, quad, operands);
+      discretize_quad(thread, delta, operands, k);
+      walk_quad<WHOLE>(thread, tile, operands, k, r + p, rows, y + p);
+    }
+    put_sums(tile, thread, r, y);
+  }
+}
+
+#if PIPELINED
+// Walks a whole tile, unrolled, so that each quad finds its operands and coefficients ready.
+__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
+  Quad operands;
+  QuadCoefficients k;
+  Real ahead[4], last[GROUP];
+  fetch_deltas<true>(tile, thread, 0, ahead);
+  fetch_quad(tile, thread, 0, operands);
+  discretize_quad(thread, ahead, operands, k);
+  fetch_deltas<true>(tile, thread, 1, ahead);
+#pragma unroll
+  for (int r = 0; r < TILE; r += GROUP) {
+    Real y[GROUP];
+#pragma unroll
+    for (int p = 0; p < GROUP; p += 4) {
+      const int quad = (r + p) / 4;
+      Quad next_operands;
+      QuadCoefficients next_k;
+      if (quad + 1 < QUADS) {
+        fetch_quad(tile, thread, quad + 1, next_operands);
+        discretize_quad(thread, ahead, next_operands, next_k);
+        if (quad + 2 < QUADS) fetch_deltas<true>(tile, thread, quad + 2, ahead);
+      }
+      walk_quad<true>(thread, tile, operands, k, r + p, TILE, y + p);
+      if (quad + 1 < QUADS) {
+        operands = next_operands;
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+#pragma unroll
+          for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
+        }
+      }
+      if (p == 0 && r > 0) put_sums(tile, thread, r - GROUP, last);
+    }
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) last[g] = y[g];
+  }
+  put_sums(tile, thread, TILE - GROUP, last);
+}
+#else
+__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<true>(tile, thread, TILE); }
+#endif
+
+// Takes up a round's parameters.
+__device__ __forceinline__ void take_parameters(Thread& thread, const Arguments& args, int round) {
+  thread.round = round;
+  const int left = states_here(args) - round * SLOTS;
+  thread.count = !thread.active || left < 0 ? 0 : left < SLOTS ? left : SLOTS;
+  const i64 parameters = thread.channel * args.state + args.first_state + round * SLOTS;
+  State a[STATES];
+  load_states(a, args.a + parameters, thread.count, thread.lane);
+#if B_CONSTANT
+  load_constant(thread.b, args.b + parameters * COMPONENTS, thread.count, thread.lane);
+#endif
+#if C_CONSTANT && !SUMMARY
+  load_constant(thread.c, args.c + parameters * COMPONENTS, thread.count, thread.lane);
+#endif
+  bool finite = true;
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    settle(a[s], args);
+    thread.rate[s] = rate_of(a[s]);
+#if B_CONSTANT
+    settle(thread.b[s], args);
+#endif
+#if C_CONSTANT && !SUMMARY
+    settle(thread.c[s], args);
+#endif
+    finite = finite && is_finite(a[s]);
+  }
+  thread.finite = __all_sync(ALL_LANES, finite);
+}
+
+// Takes up a round's states, or leaves them; those of a single round stay where they are.
+__device__ __forceinline__ void take_states([[maybe_unused]] Thread& thread) {
+#if ROUNDS > 1
+  load_lane(thread.h, thread.parked->h[thread.round][threadIdx.x]);
+#if SUMMARY && !DECAY_BY_SUM
+  load_lane(thread.product, thread.parked->product[thread.round][threadIdx.x]);
+#endif
+#endif
+}
+__device__ __forceinline__ void leave_states([[maybe_unused]] const Thread& thread) {
+#if ROUNDS > 1
+  store_lane(thread.parked->h[thread.round][threadIdx.x], thread.h);
+#if SUMMARY && !DECAY_BY_SUM
+  store_lane(thread.parked->product[thread.round][threadIdx.x], thread.product);
+#endif
+#endif
+}
+
+__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
+  thread.lane = lane_of(threadIdx.x % 32);
+  thread.row = row_here();
+  const int column = column_of(thread.row);
+  thread.active = column < place.channels;
+  thread.channel = place.channel0 + (thread.active ? column : 0);
+  const State* before = nullptr;
+#if SUMMARY && DECAY_BY_SUM
+  thread.delta_sum = 0;
+#elif SUMMARY
+#pragma unroll
+  for (int s = 0; s < STATES; s++) thread.product[s] = to_state(1);
+#else
+  if (place.chunk > 0) {
+    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
+    before = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+  } else if (args.write_final && args.initial_state) {
+    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+  }
+#endif
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round++) {
+    take_parameters(thread, args, round);
+    load_states(thread.h, before ? before + round * SLOTS : before, thread.count, thread.lane);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) settle(thread.h[s], args);
+    leave_states(thread);
+  }
+}
+
+// The states that are kept for the backward pass.
+struct Kept {
+  i64 number;
+  int at;  // the frame of the chunk before which the next is
+
+  __device__ __forceinline__ Kept(const Arguments& args, i64 begin, int frames)
+      : number(args.checkpoints ? (begin + args.checkpoint_interval - 1) / args.checkpoint_interval : 0),
+        at(!SUMMARY && args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
+};
+
+// Walks a tile, which begins with frame i of the chunk, for each round.
+__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i, int rows,
+                                     [[maybe_unused]] bool marked) {
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round++) {
+    if (ROUNDS > 1) take_parameters(thread, args, round);
+    take_states(thread);
+    if (i == kept.at) {
+      const i64 number = place.row * args.checkpoint_count + kept.number;
+      const i64 first = (number * args.dim + thread.channel) * args.state + args.first_state + round * SLOTS;
+      store_states(thread.h, args.checkpoints + first, thread.count, thread.lane);
+    }
+#if SEQ_IDX
+    const bool whole = !marked;
+#else
+    const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
+#endif
+    if (whole) {
+      walk_tile(tile, thread);
+    } else {
+      walk_groups<false>(tile, thread, rows);
+    }
+    leave_states(thread);
+  }
+  if (i == kept.at) {
+    kept.number++;
+    kept.at += (int)args.checkpoint_interval;
+  }
+}
+
+// What a whole chunk has come to.
+__device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args, const Place& place) {
+  if (!thread.active) return;
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round++) {
+    if (ROUNDS > 1) {
+      const int left = states_here(args) - round * SLOTS;
+      thread.round = round;
+      thread.count = left < SLOTS ? left : SLOTS;
+    }
+    take_states(thread);
+    const int first = round * SLOTS;
+#if SUMMARY
+    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
+    State* end = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+    store_states(thread.h, end + first, thread.count, thread.lane);
+#if DECAY_BY_SUM
+    if (thread.lane == 0) args.delta_sums[boundary] = thread.delta_sum;
+#else
+    store_states(thread.product, args.decays + boundary * PASS_SLOTS + first, thread.count, thread.lane);
+#endif
+#else
+    if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {
+      State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+      store_states(thread.h, after + first, thread.count, thread.lane);
+    }
+#endif
+  }
+}
