@@ -77,16 +77,6 @@ __device__ __forceinline__ int states_here(const Arguments& args) {
   return left < PASS_SLOTS ? (int)left : PASS_SLOTS;
 }
 
-// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.
-__device__ __forceinline__ State finite_rate(State a) {
-#if COMPLEX
-  return a;
-#else
-  const Real most = sizeof(Real) == 4 ? (Real)3.4028234663852886e38 : (Real)1.7976931348623157e308;
-  return a < -most ? -most : a;
-#endif
-}
-
 // The states of this pass from a row in global memory; zero beyond the last. State s of the thread is s ^ order of its lane.
 __device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane, int order = 0) {
 #pragma unroll
