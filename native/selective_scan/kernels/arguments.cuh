@@ -36,7 +36,7 @@ struct Arguments {
 
   // Carried from kernel to kernel.
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
-  u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk
+  u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk, where there are several
   u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
   State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it

@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments
     const i64 previous = neighbour >= 0 ? first + neighbour : last;
     if (previous >= 0 && index_at(args, row, previous) != index) {
       mark = MARK_RESET;
-      args.chunk_resets[row * args.chunks + i / args.chunk] = 1;
+      if (args.chunk_resets) args.chunk_resets[row * args.chunks + i / args.chunk] = 1;
       if (args.adjoint_resets) args.adjoint_resets[row * args.adjoint_chunks + i / args.adjoint_chunk] = 1;
     }
   }

@@ -112,7 +112,9 @@ impl<'a> Launcher<'a> {
         for walk in walks(problem, problem.state) {
             let mut arguments = *arguments;
             arguments.walk(problem, &walk, packings);
-            self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
+            if arguments.chunk_resets != 0 {
+                self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
+            }
             if arguments.adjoint_resets != 0 {
                 self.clear(arguments.adjoint_resets, problem.batch * arguments.adjoint_chunks as usize)?;
             }
