@@ -12,7 +12,8 @@ use crate::device;
 use crate::shapes::{bf16, block, problem};
 use crate::support::random;
 
-/// Allowed for all kernels of a pass.
+/// Allowed for all kernels of a pass on two cores.
+const COMPILED_MS: f64 = 1000.0;
 const FROM_DISK_MS: f64 = 30.0;
 
 fn problems() -> [(&'static str, Problem); 3] {
@@ -58,7 +59,7 @@ fn compiled(folder: &Path) -> Vec<f64> {
 }
 
 /// How long a first call takes where its kernels are compiled on two threads: the best of three processes, because it is a
-/// time of the host's. No limit is set to it: what is wanted is a second, and hosts differ by a factor of two (bench/NOTES.md).
+/// time of the host's, and hosts differ by a factor of two (bench/NOTES.md).
 pub fn figures() -> Vec<(String, &'static str, f64)> {
     let folder = std::env::temp_dir().join(format!("exphil_native_compiled_{}", std::process::id()));
     let runs: Vec<_> = (0..3).map(|run| compiled(&folder.join(run.to_string()))).collect();
@@ -104,5 +105,6 @@ pub fn first_calls_in_time(_: bool) {
     );
 
     std::fs::remove_dir_all(&folder).unwrap();
+    assert!(most(&compiled) < COMPILED_MS, "compiled: {compiled:?}");
     assert!(most(&from_disk) < FROM_DISK_MS && most(&hidden) < FROM_DISK_MS, "{from_disk:?} {hidden:?}");
 }
