@@ -123,19 +123,17 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 #endif
 }
 
-// The host folds blocks that are too many for one axis.
-__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+// The host spreads blocks over the grid (Blocks of launch.rs): those of a row over x, rows over y and z; or, where a kernel
+// does not go by rows, all over x, and over y what is too much for that.
+__device__ __forceinline__ i64 row_of_block() { return (i64)blockIdx.z * gridDim.y + blockIdx.y; }
+__device__ __forceinline__ u64 block_index() { return (u64)blockIdx.y * gridDim.x + blockIdx.x; }
 
-// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
-__device__ __forceinline__ i64 take(i64& index, i64 by) {
+// Divides `index` by `by` and gives what is left.
+template <typename Index>
+__device__ __forceinline__ Index take(Index& index, Index by) {
   if (by == 1) return 0;
-  if (index >> 32 == 0 && by >> 32 == 0) {
-    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
-    index = quotient;
-    return rest;
-  }
-  const i64 rest = index % by;
-  index /= by;
+  const Index quotient = index / by, rest = index - quotient * by;
+  index = quotient;
   return rest;
 }
 

@@ -301,9 +301,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
   let_next_begin();
-  const i64 index = block_index();
-  if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
-  const Place place = find_place(args, index);
+  const Place place = find_place(args);
+  if (place.row >= args.batch) return;
 #if SUMMARY
   if (place.chunk == args.chunks - 1) return;  // nothing comes after it
 #endif

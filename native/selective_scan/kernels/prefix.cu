@@ -83,13 +83,10 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
 
 extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const Arguments args) {
   let_next_begin();
-  const i64 index = block_index() * PREFIX_THREADS + threadIdx.x;
-  Line line;
-  line.slot = (int)(index % SLOTS);
-  line.channel = index / SLOTS % args.dim;
-  line.row = index / SLOTS / args.dim;
+  const i64 index = (i64)blockIdx.x * PREFIX_THREADS + threadIdx.x;
+  const Line line{row_of_block(), index / SLOTS, (int)(index % SLOTS)};
   const i64 n = args.first_state + line.slot;
-  if (line.row >= args.batch || n >= args.state) return;
+  if (line.row >= args.batch || line.channel >= args.dim || n >= args.state) return;
   const State a = finite_rate(args.a[line.channel * args.state + n]);
   wait_for_kernels_before();
   const State* given = ADJOINTS ? args.dfinal_state : args.initial_state;

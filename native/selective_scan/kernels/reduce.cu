@@ -31,10 +31,10 @@ struct Components {
 };
 
 // The components of this index among those of a projection in the piece; false where there is no such frame.
-__device__ __forceinline__ bool find_components(const Arguments& args, Components& components, i64 groups, i64 index) {
-  const int column = (int)take(index, PACKS) * VECTOR;
-  const i64 group = take(index, groups), in_piece = take(index, args.piece_frames), segment = take(index, args.segments);
-  const i64 row = index, in_segment = args.piece_first + in_piece, i = segment * args.segment + in_segment;
+__device__ __forceinline__ bool find_components(const Arguments& args, Components& components, i64 groups, u64 index) {
+  const int column = (int)take(index, (u64)PACKS) * VECTOR;
+  const i64 group = take(index, (u64)groups), in_piece = take(index, (u64)args.piece_frames);
+  const i64 segment = take(index, (u64)args.segments), row = index, in_segment = args.piece_first + in_piece, i = segment * args.segment + in_segment;
   const i64 left = (args.state - args.first_state) * COMPONENTS - column;
   if (in_segment >= args.segment || i >= args.seq || left <= 0) return false;
   const i64 contributions = args.units * args.blocks_per_unit;

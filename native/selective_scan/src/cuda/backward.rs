@@ -5,7 +5,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
 use super::device::Device;
 use super::launch::{
-    Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
+    Blocks, Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
 };
 use super::policy::{Alignment, BackwardPlan, Configurations, Piece};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
@@ -196,7 +196,8 @@ impl Device {
         };
         let plan = self.properties().backward(problem);
         let sequences = [output_gradients.dy, gradients.x, gradients.dt, gradients.z.unwrap_or(0)];
-        let alignment = alignment(&inputs, &sequences);
+        let states = [output_gradients.dfinal_state, gradients.initial_state, checkpoints];
+        let alignment = alignment(&inputs, &sequences, &states);
         let kernels = BackwardKernels::find(self, problem, &plan, pass, alignment)?;
         let sizes = Sizes::of(problem);
         let slots = plan.layout.slots();
@@ -255,7 +256,7 @@ impl Device {
             let workspace = [arguments.db_parts, arguments.dc_parts];
             for piece in plan.pieces(problem, aligned) {
                 arguments.lay_out_parts(problem, &plan, &piece, workspace);
-                let blocks = row_blocks * plan.segments * contributions;
+                let blocks = Blocks { of_row: plan.segments * contributions, rows: row_blocks };
                 launcher.launch("backward", kernels.backward, blocks, &arguments)?;
                 let rows = problem.batch * plan.segments * piece.frames;
                 let packs = rows * groups * slots * problem.components() / kernels.vector;
@@ -264,7 +265,7 @@ impl Device {
                 let of_parameters = if piece.first == 0 { parameters * columns } else { 0 };
                 let blocks = packs.div_ceil(PACKS_EACH) + of_parameters;
                 if blocks > 0 {
-                    launcher.launch("reduction", kernels.reduce, blocks, &arguments)?;
+                    launcher.launch("reduction", kernels.reduce, Blocks::in_line(blocks), &arguments)?;
                 }
             }
             [arguments.db_parts, arguments.dc_parts] = workspace;
@@ -274,7 +275,7 @@ impl Device {
             launcher.launch(
                 "rounding",
                 kernels.round_constants,
-                elements.div_ceil(REDUCE_THREADS as usize),
+                Blocks::in_line(elements.div_ceil(REDUCE_THREADS as usize)),
                 &arguments,
             )?;
         }

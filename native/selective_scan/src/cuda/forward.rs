@@ -74,7 +74,8 @@ impl Device {
         self.make_current()?;
         let launcher = Launcher::new(self, stream);
         let plan = self.properties().forward(problem);
-        let kernels = ForwardKernels::find(self, problem, &plan, alignment(&inputs, &[outputs.y]))?;
+        let alignment = alignment(&inputs, &[outputs.y], &[outputs.final_state, checkpoints]);
+        let kernels = ForwardKernels::find(self, problem, &plan, alignment)?;
         let sizes = Sizes::of(problem);
 
         let mut arguments = Arguments::of(problem, &inputs);

@@ -26,11 +26,13 @@ pub struct Alignment {
     pub b: usize,
     /// Of c.
     pub c: usize,
+    /// Of a, and of the states before and after a sequence, at the boundaries of chunks, and their gradients.
+    pub states: usize,
 }
 
 impl Alignment {
     /// As memory comes from an allocator of the driver.
-    pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16 };
+    pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16, states: 16 };
 }
 
 /// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
@@ -305,6 +307,8 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
     let heavy = is_heavy(problem);
     match program {
         Program::Backward if layout.parts > 1 => layout.warps * 32,
+        // Rows in one tile: their shared memory leaves no room for more.
+        Program::Backward if layout.tile > BACKWARD_TILE => 256,
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
         _ if layout.time_lanes > 1 && layout.warps == WARPS_OF_TIME_LANES[0] => 512,
@@ -572,7 +576,7 @@ impl Properties {
                 };
                 if problem.seq > tile && problem.seq <= LONGEST_ALONE {
                     // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
-                    let whole = Layout { tile: LONGEST_ALONE, ..layout };
+                    let whole = Layout { tile: problem.seq.next_multiple_of(SPAN), ..layout };
                     let running = self.multiprocessors * self.resident(problem, &whole, 1);
                     if backward_bytes(problem, &whole, 1) <= self.shared_per_block
                         && problem.batch * blocks(problem, &whole) <= running
@@ -829,6 +833,7 @@ impl Configurations<'_> {
         vector: 1,
         vector_b: 1,
         vector_c: 1,
+        vector_states: 1,
         summary: false,
         pipelined: false,
         several_passes: false,
@@ -914,6 +919,12 @@ impl Configurations<'_> {
         }
     }
 
+    /// States of a row that are accessed at once.
+    fn vector_states(&self, orders: usize) -> usize {
+        let size = Sizes::of(self.problem).real * self.problem.components();
+        vector(size, self.alignment.states, &[self.layout.states / orders, self.problem.state])
+    }
+
     /// forward.cu, where it finds what its chunks come to.
     pub fn chunk_states(&self) -> Configuration {
         Configuration {
@@ -942,6 +953,8 @@ impl Configurations<'_> {
             vector,
             vector_b: walking.vector_b.min(of_projection),
             vector_c: walking.vector_c.min(of_projection),
+            // States in neighbouring registers would meet in their banks all through the walk of many frames.
+            vector_states: if time_lanes > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             shared_bytes: forward_bytes(self.problem, &self.layout),
@@ -954,6 +967,7 @@ impl Configurations<'_> {
         let walking = self.walking(Program::Backward);
         Configuration {
             vector: walking.vector.min(PAIR),
+            vector_states: self.vector_states(self.layout.orders),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             ..walking
         }
@@ -967,6 +981,7 @@ impl Configurations<'_> {
             b_constant: true,
             vector_b: 1,
             orders: 1,
+            vector_states: self.vector_states(1),
             min_blocks: (warps / self.layout.warps).max(1),
             shared_bytes: summary_bytes(self.problem, &self.layout),
             ..self.walking_back()
