@@ -38,7 +38,7 @@ struct Arguments {
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk, where there are several
   u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
-  State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
+  State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk; see JOINS
   State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it
   State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted

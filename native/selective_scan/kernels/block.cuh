@@ -80,31 +80,34 @@ __device__ __forceinline__ int states_here(const Arguments& args) {
 }
 
 // Neighbouring states of a row in global memory that are accessed at once: all of them are there, or none.
-struct alignas(VECTOR_STATES > 1 ? VECTOR_STATES * sizeof(State) : alignof(State)) StatePack {
-  State states[VECTOR_STATES];
+template <int COUNT>
+struct alignas(COUNT > 1 ? COUNT * sizeof(State) : alignof(State)) StatePack {
+  State states[COUNT];
 };
 static_assert(PACK % VECTOR_STATES == 0 && STATES / ORDERS % VECTOR_STATES == 0, "states that are accessed at once are neighbours");
 
 // The states of this pass from a row in global memory; zero beyond the last. State s of the thread is s ^ order of its lane.
+template <int AT_ONCE = VECTOR_STATES>
 __device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane, int order = 0) {
 #pragma unroll
-  for (int first = 0; first < STATES; first += VECTOR_STATES) {
+  for (int first = 0; first < STATES; first += AT_ONCE) {
     const int slot = slot_of(lane, first ^ order);
-    StatePack pack{};
-    if (row && slot < count) pack = *reinterpret_cast<const StatePack*>(row + slot);
+    StatePack<AT_ONCE> pack{};
+    if (row && slot < count) pack = *reinterpret_cast<const StatePack<AT_ONCE>*>(row + slot);
 #pragma unroll
-    for (int s = 0; s < VECTOR_STATES; s++) states[first + s] = pack.states[s];
+    for (int s = 0; s < AT_ONCE; s++) states[first + s] = pack.states[s];
   }
 }
 
+template <int AT_ONCE = VECTOR_STATES>
 __device__ __forceinline__ void store_states(const State (&states)[STATES], State* row, int count, int lane, int order = 0) {
 #pragma unroll
-  for (int first = 0; first < STATES; first += VECTOR_STATES) {
+  for (int first = 0; first < STATES; first += AT_ONCE) {
     const int slot = slot_of(lane, first ^ order);
-    StatePack pack;
+    StatePack<AT_ONCE> pack;
 #pragma unroll
-    for (int s = 0; s < VECTOR_STATES; s++) pack.states[s] = states[first + s];
-    if (slot < count) *reinterpret_cast<StatePack*>(row + slot) = pack;
+    for (int s = 0; s < AT_ONCE; s++) pack.states[s] = states[first + s];
+    if (slot < count) *reinterpret_cast<StatePack<AT_ONCE>*>(row + slot) = pack;
   }
 }
 

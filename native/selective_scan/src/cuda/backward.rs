@@ -42,7 +42,7 @@ impl BackwardKernels {
         let reduce = configurations.reduce();
         Ok(Self {
             marks: find_marks(device, &configurations)?,
-            states: own_states.then(|| Boundaries::of_states(device, &of_states)).transpose()?,
+            states: own_states.then(|| Boundaries::of_states(device, &of_states, false)).transpose()?,
             adjoints: (plan.segments > 1)
                 .then(|| Boundaries::of_adjoints(device, &configurations))
                 .transpose()?,

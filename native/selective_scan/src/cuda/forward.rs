@@ -23,12 +23,13 @@ impl ForwardKernels {
     ) -> Result<Self, Error> {
         let configurations =
             Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
+        let forward = configurations.forward(plan.chunks);
         Ok(Self {
             marks: find_marks(device, &configurations)?,
             boundaries: (plan.chunks > 1)
-                .then(|| Boundaries::of_states(device, &configurations))
+                .then(|| Boundaries::of_states(device, &configurations, forward.joins))
                 .transpose()?,
-            forward: device.walking_kernel(configurations.forward(), c"scan_forward")?,
+            forward: device.walking_kernel(forward, c"scan_forward")?,
         })
     }
 }

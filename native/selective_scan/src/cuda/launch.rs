@@ -160,15 +160,21 @@ pub(super) fn find_marks(
 /// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
 pub(super) struct Boundaries {
     summary: Kernel,
-    prefix: Kernel,
+    /// None where the kernel that needs them joins the chunks.
+    prefix: Option<Kernel>,
     slots: usize,
 }
 
 impl Boundaries {
-    pub(super) fn of_states(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
+    pub(super) fn of_states(
+        device: &Device,
+        configurations: &Configurations<'_>,
+        joined: bool,
+    ) -> Result<Self, Error> {
+        let prefix = || device.kernel(configurations.prefix(false), c"scan_prefix", 128);
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_states(), c"scan_forward")?,
-            prefix: device.kernel(configurations.prefix(false), c"scan_prefix", 128)?,
+            prefix: (!joined).then(prefix).transpose()?,
             slots: configurations.layout.slots(),
         })
     }
@@ -176,12 +182,12 @@ impl Boundaries {
     pub(super) fn of_adjoints(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_adjoints(), c"scan_summary")?,
-            prefix: device.kernel(configurations.prefix(true), c"scan_prefix", 128)?,
+            prefix: Some(device.kernel(configurations.prefix(true), c"scan_prefix", 128)?),
             slots: configurations.layout.slots(),
         })
     }
 
-    /// Finds them for the chunks of `arguments`.
+    /// Finds them for the chunks of `arguments`, or what each chunk comes to.
     pub(super) fn find(
         &self,
         launcher: &Launcher<'_>,
@@ -189,9 +195,10 @@ impl Boundaries {
         arguments: &Arguments,
     ) -> Result<(), Error> {
         launcher.launch("summary", self.summary, walking_blocks(arguments), arguments)?;
+        let Some(prefix) = self.prefix else { return Ok(()) };
         let states = problem.dim * self.slots;
-        let blocks = Blocks { of_row: states.div_ceil(self.prefix.threads as usize), rows: problem.batch };
-        launcher.launch("prefix", self.prefix, blocks, arguments)
+        let blocks = Blocks { of_row: states.div_ceil(prefix.threads as usize), rows: problem.batch };
+        launcher.launch("prefix", prefix, blocks, arguments)
     }
 }
 
@@ -306,15 +313,18 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
         unit: units.unit,
         alignment: Alignment::ALLOCATED,
     };
-    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(false)];
     let mut needed = Vec::new();
     let kernels = match pass {
         Pass::Forward => {
             let plan = properties.forward(problem);
             let kernels = of(plan.layout, plan.units);
-            needed.push(kernels.forward());
+            let forward = kernels.forward(plan.chunks);
+            needed.push(forward);
             if plan.chunks > 1 {
-                needed.extend(of_states(&kernels));
+                needed.push(kernels.chunk_states());
+            }
+            if plan.chunks > 1 && !forward.joins {
+                needed.push(kernels.prefix(false));
             }
             kernels
         }
@@ -323,7 +333,8 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
             let kernels = of(plan.layout, plan.units);
             needed.extend([kernels.backward(plan.tiles()), kernels.reduce()]);
             if plan.chunks > 1 && pass == Pass::Backward {
-                needed.extend(of_states(&of(plan.states, plan.states_units)));
+                let kernels = of(plan.states, plan.states_units);
+                needed.extend([kernels.chunk_states(), kernels.prefix(false)]);
             }
             if plan.segments > 1 {
                 needed.extend([kernels.chunk_adjoints(), kernels.prefix(true)]);

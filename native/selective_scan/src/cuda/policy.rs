@@ -53,6 +53,8 @@ const WARPS_WITH_4_LANES: usize = 6;
 /// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
 const WARPS_TO_CUT: f64 = 3.2;
 const WARPS_WITH_CHUNKS: usize = 32;
+/// Chunks up to which every block joins those before its own, without a launch for that.
+const MOST_JOINED: usize = 16;
 /// Frames of a chunk, at least.
 const SHORTEST_CHUNK: usize = 96;
 /// Sequences shorter than this are not cut for the sake of parallelism.
@@ -836,6 +838,7 @@ impl Configurations<'_> {
         vector_states: 1,
         summary: false,
         pipelined: false,
+        joins: false,
         several_passes: false,
         min_blocks: 1,
         shared_bytes: 0,
@@ -934,12 +937,12 @@ impl Configurations<'_> {
             c_constant: true,
             vector_c: 1,
             several_passes: false,
-            ..self.forward()
+            ..self.forward(1)
         }
     }
 
-    /// forward.cu.
-    pub fn forward(&self) -> Configuration {
+    /// forward.cu, for so many chunks.
+    pub fn forward(&self, chunks: usize) -> Configuration {
         let walking = self.walking(Program::Forward);
         // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
         // over time there are too few elements for that: every thread has a unit.
@@ -956,6 +959,7 @@ impl Configurations<'_> {
             // States in neighbouring registers would meet in their banks all through the walk of many frames.
             vector_states: if time_lanes > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
+            joins: (2..=MOST_JOINED).contains(&chunks),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
