@@ -128,11 +128,14 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 __device__ __forceinline__ i64 row_of_block() { return (i64)blockIdx.z * gridDim.y + blockIdx.y; }
 __device__ __forceinline__ u64 block_index() { return (u64)blockIdx.y * gridDim.x + blockIdx.x; }
 
-// Divides `index` by `by` and gives what is left.
+// Divides `index` by `by` and gives what is left. Mostly there is nothing to divide, and a division takes long.
 template <typename Index>
 __device__ __forceinline__ Index take(Index& index, Index by) {
-  if (by == 1) return 0;
-  const Index quotient = index / by, rest = index - quotient * by;
+  Index quotient = 0, rest = index;
+  if (index >= by) {
+    quotient = index / by;
+    rest = index - quotient * by;
+  }
   index = quotient;
   return rest;
 }

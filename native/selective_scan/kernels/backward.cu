@@ -49,7 +49,7 @@
 #define SPANS (PART_FRAMES / SPAN)
 // Spans from that which is walked to that which is read. Two where states or adjoints are walked alone: that takes less time
 // than a span's way from memory, and what lies in the rows of one may still be read when the next is there.
-#define AHEAD (TILES > 1 || ADJOINTS_ALONE ? 2 : 1)
+#define AHEAD (SPANS > 1 && (TILES > 1 || ADJOINTS_ALONE) ? 2 : 1)
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
 #define WARPS_EACH (WARPS / PARTS)
@@ -1216,12 +1216,13 @@ __device__ __forceinline__ void load_pair(PairStates& states, const Thread& thre
 // The gradient of the state after the piece: after the segment, or what a later piece has left.
 __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Course& course) {
   const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
-  const State* from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
-  i64 step = SLOTS;
-  if (course.end == args.seq) {
-    const bool given = args.write_final && args.dfinal_state;
-    from = given ? args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state : nullptr;
-    step = args.state;
+  const State* from = nullptr;
+  i64 step = args.state;
+  if (course.end < args.seq) {
+    from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+    step = SLOTS;
+  } else if (args.write_final && args.dfinal_state) {
+    from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
   }
   load_pair(thread.adjoint, thread, args, from, step);
 }
@@ -1245,16 +1246,17 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
   }
 }
 
-// The state before a chunk.
+// The state before the chunk that begins with scan index `begin`.
 __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place, i64 begin) {
   const i64 channel = place.channel0 + thread.column;
-  const State* from = args.boundary_states +
-                      ((place.row * args.chunks + begin / args.chunk) * args.dim + channel) * args.boundary_width + args.boundary_first;
-  i64 step = args.boundary_width;
-  if (begin == 0) {
-    const bool given = args.write_final && args.initial_state;
-    from = given ? args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state : nullptr;
-    step = args.state;
+  const State* from = nullptr;
+  i64 step = args.state;
+  if (begin > 0) {
+    const i64 boundary = (place.row * args.chunks + (u64)begin / (u64)args.chunk) * args.dim + channel;
+    from = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+    step = args.boundary_width;
+  } else if (args.write_final && args.initial_state) {
+    from = args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state;
   }
   load_pair(h, thread, args, from, step);
 }
@@ -1424,7 +1426,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Warp& warp = shared.warps[thread.warp];
   for (;;) {
     load_adjoints(thread, args, course);
-    for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin + args.chunk > course.first; begin -= args.chunk) {
+    const i64 last_begin = course.end <= args.chunk ? 0 : (i64)((u64)(course.end - 1) / (u64)args.chunk * args.chunk);
+    for (i64 begin = last_begin; begin + args.chunk > course.first; begin -= args.chunk) {
       const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk);
       const int last = (frames - 1) / TILE;
       const Sequence sequence(args, course.place, thread, begin, frames);

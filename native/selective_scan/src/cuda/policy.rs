@@ -50,13 +50,14 @@ const MOST_ROUNDS: usize = 4;
 const BLOCKS_OF_ROUNDS: usize = 3;
 /// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
 const WARPS_WITH_4_LANES: usize = 6;
-/// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
+/// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then as many as the device runs
+/// at a time, or so many times that.
 const WARPS_TO_CUT: f64 = 3.2;
-const WARPS_WITH_CHUNKS: usize = 32;
+const MOST_WAVES: usize = 3;
 /// Chunks up to which every block joins those before its own, without a launch for that.
 const MOST_JOINED: usize = 16;
-/// Frames of a chunk, at least.
-const SHORTEST_CHUNK: usize = 96;
+/// Frames of a chunk, at least, before they are made whole tiles.
+const SHORTEST_CHUNK: usize = 80;
 /// Sequences shorter than this are not cut for the sake of parallelism.
 const SHORTEST_TO_CUT: usize = 192;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
@@ -496,8 +497,12 @@ impl Properties {
         if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
             // Chunks are warps enough: more lanes would only cost more operations.
             let cut = self.forward_layout(problem, interval, true);
-            let chunks =
-                ((WARPS_WITH_CHUNKS as f64 / warps(&cut.0)) as usize).min(problem.seq / SHORTEST_CHUNK);
+            let blocks = problem.batch * blocks(problem, &cut.0);
+            let running = threads_wanted(problem, &cut.0, Program::Forward) / (32 * cut.0.warps);
+            let wave = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;
+            let longest = problem.seq / SHORTEST_CHUNK;
+            let whole = (1..=MOST_WAVES).rev().map(wave).find(|chunks| (2..=longest).contains(chunks));
+            let chunks = whole.unwrap_or(longest);
             if chunks > 1 {
                 (layout, units) = cut;
                 chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
