@@ -333,8 +333,13 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
             let kernels = of(plan.layout, plan.units);
             needed.extend([kernels.backward(plan.tiles()), kernels.reduce()]);
             if plan.chunks > 1 && pass == Pass::Backward {
-                let kernels = of(plan.states, plan.states_units);
-                needed.extend([kernels.chunk_states(), kernels.prefix(false)]);
+                match plan.forward {
+                    Some(forward) => needed.push(of(forward.layout, forward.units).forward(1)),
+                    None => {
+                        let kernels = of(plan.states, plan.states_units);
+                        needed.extend([kernels.chunk_states(), kernels.prefix(false)]);
+                    }
+                }
             }
             if plan.segments > 1 {
                 needed.extend([kernels.chunk_adjoints(), kernels.prefix(true)]);

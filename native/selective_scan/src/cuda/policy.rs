@@ -158,7 +158,9 @@ pub struct BackwardPlan {
     pub layout: Layout,
     /// Its blocks of channels.
     pub units: Units,
-    /// The layout of the walk that finds the states at the boundaries.
+    /// The forward pass, where it finds the states at the boundaries in less time than summaries of all chunks.
+    pub forward: Option<ForwardPlan>,
+    /// Elsewhere, the layout of the walk that finds them.
     pub states: Layout,
     /// Its blocks of channels.
     pub states_units: Units,
@@ -479,7 +481,11 @@ impl Properties {
 
     /// Plans the forward pass.
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
-        let interval = self.backward(problem).chunk;
+        self.forward_keeping(problem, self.backward(problem).chunk)
+    }
+
+    /// Plans a forward pass that can keep states every `interval` frames.
+    fn forward_keeping(&self, problem: &Problem, interval: usize) -> ForwardPlan {
         if let Some((layout, units)) = self.time_lanes(problem) {
             return ForwardPlan {
                 layout,
@@ -614,7 +620,18 @@ impl Properties {
                 }
             }
         }
-        best.expect("there is a layout, and a segment").1
+        let (_, plan) = best.expect("there is a layout, and a segment");
+        BackwardPlan { forward: self.forward_for_states(problem, &plan), ..plan }
+    }
+
+    /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
+    /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
+    fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<ForwardPlan> {
+        let forward = self.forward_keeping(problem, plan.chunk);
+        let slots = plan.layout.slots().min(forward.layout.slots());
+        let one_pass = !problem.bidirectional && problem.state <= slots;
+        let short = plan.chunks > 1 && problem.seq < BOUNDED_FROM && forward.chunks == 1;
+        (short && one_pass).then_some(forward)
     }
 
     /// Segments beyond which a device is full.
@@ -718,6 +735,7 @@ impl Properties {
         BackwardPlan {
             layout,
             units: Units { unit, blocks: unit.div_ceil(layout.channels) },
+            forward: None,
             states,
             states_units,
             chunk,
