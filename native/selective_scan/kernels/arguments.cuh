@@ -36,9 +36,9 @@ struct Arguments {
 
   // Carried from kernel to kernel.
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
-  u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk
+  u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk, where there are several
   u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
-  State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk
+  State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk; see JOINS
   State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it
   State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
@@ -123,19 +123,20 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 #endif
 }
 
-// The host folds blocks that are too many for one axis.
-__device__ __forceinline__ i64 block_index() { return (i64)blockIdx.y * gridDim.x + blockIdx.x; }
+// The host spreads blocks over the grid (Blocks of launch.rs): those of a row over x, rows over y and z; or, where a kernel
+// does not go by rows, all over x, and over y what is too much for that.
+__device__ __forceinline__ i64 row_of_block() { return (i64)blockIdx.z * gridDim.y + blockIdx.y; }
+__device__ __forceinline__ u64 block_index() { return (u64)blockIdx.y * gridDim.x + blockIdx.x; }
 
-// Divides `index` by `by` and gives what is left; of numbers that fit, in 32 bits.
-__device__ __forceinline__ i64 take(i64& index, i64 by) {
-  if (by == 1) return 0;
-  if (index >> 32 == 0 && by >> 32 == 0) {
-    const u32 quotient = (u32)index / (u32)by, rest = (u32)index - quotient * (u32)by;
-    index = quotient;
-    return rest;
+// Divides `index` by `by` and gives what is left. Mostly there is nothing to divide, and a division takes long.
+template <typename Index>
+__device__ __forceinline__ Index take(Index& index, Index by) {
+  Index quotient = 0, rest = index;
+  if (index >= by) {
+    quotient = index / by;
+    rest = index - quotient * by;
   }
-  const i64 rest = index % by;
-  index /= by;
+  index = quotient;
   return rest;
 }
 

@@ -47,8 +47,9 @@
 #define SPAN 4
 #define PAIR 2
 #define SPANS (PART_FRAMES / SPAN)
-// Spans from that which is walked forward to that which is read.
-#define AHEAD 2
+// Spans from that which is walked to that which is read. Two where states or adjoints are walked alone: that takes less time
+// than a span's way from memory, and what lies in the rows of one may still be read when the next is there.
+#define AHEAD (SPANS > 1 && (TILES > 1 || ADJOINTS_ALONE) ? 2 : 1)
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
 #define WARPS_EACH (WARPS / PARTS)
@@ -424,7 +425,8 @@ __device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] 
 #endif
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    delta[p] = present && p < thread.here ? step_size(args, to_real(dt.elements[p]), bias[p], slope) : (Real)0;
+    const Real its = step_size(args, to_real(dt.elements[p]), bias[p], slope);
+    delta[p] = present && p < thread.here ? its : (Real)0;
   }
 }
 
@@ -919,9 +921,10 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
       load_inputs(x, delta, thread, k, p);
       load_span(source, thread.frames + DISTANCE(dy), 0, p);
       walk_channel(sums, thread, p, operand_b, operand_c, thread.states + k * SPAN_REALS, delta, x, source, marks, first);
-      if (p == 0 && k > 0) {
-        // Now, because the operands' loads above wait for stores, and would for these loads too.
-        const bool next = sequence.owns(thread, 0);  // a span that is not the last is whole
+      // Now, because the operands' loads above wait for stores, and would for these loads too. A branch around two loads, where
+      // there is z, costs registers.
+      if (p == 0 && (HAS_Z || k > 0)) {
+        const bool next = k > 0 && sequence.owns(thread, 0);  // a span that is not the last is whole
         dy = Sequence::load(args.dy, thread, at - SPAN * sequence.stride, next);
 #if HAS_Z
         z = Sequence::load(args.z, thread, at - SPAN * sequence.stride, next);
@@ -1167,9 +1170,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   Warp& warp = shared.warps[threadIdx.x / 32];
 
   let_next_begin();
-  const i64 index = block_index();
-  if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
-  const Place place = find_place(args, index);
+  const Place place = find_place(args);
+  if (place.row >= args.batch) return;
   const i64 begin = chunk_begin(args, place), frames = chunk_end(args, place) - begin;
   if (begin < args.segment) return;  // no segment comes before it
 
@@ -1214,12 +1216,13 @@ __device__ __forceinline__ void load_pair(PairStates& states, const Thread& thre
 // The gradient of the state after the piece: after the segment, or what a later piece has left.
 __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Course& course) {
   const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
-  const State* from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
-  i64 step = SLOTS;
-  if (course.end == args.seq) {
-    const bool given = args.write_final && args.dfinal_state;
-    from = given ? args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state : nullptr;
-    step = args.state;
+  const State* from = nullptr;
+  i64 step = args.state;
+  if (course.end < args.seq) {
+    from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+    step = SLOTS;
+  } else if (args.write_final && args.dfinal_state) {
+    from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
   }
   load_pair(thread.adjoint, thread, args, from, step);
 }
@@ -1243,16 +1246,17 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
   }
 }
 
-// The state before a chunk.
+// The state before the chunk that begins with scan index `begin`.
 __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place, i64 begin) {
   const i64 channel = place.channel0 + thread.column;
-  const State* from = args.boundary_states +
-                      ((place.row * args.chunks + begin / args.chunk) * args.dim + channel) * args.boundary_width + args.boundary_first;
-  i64 step = args.boundary_width;
-  if (begin == 0) {
-    const bool given = args.write_final && args.initial_state;
-    from = given ? args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state : nullptr;
-    step = args.state;
+  const State* from = nullptr;
+  i64 step = args.state;
+  if (begin > 0) {
+    const i64 boundary = (place.row * args.chunks + (u64)begin / (u64)args.chunk) * args.dim + channel;
+    from = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+    step = args.boundary_width;
+  } else if (args.write_final && args.initial_state) {
+    from = args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state;
   }
   load_pair(h, thread, args, from, step);
 }
@@ -1336,14 +1340,24 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
   const int count = states_here(args);
   const auto add = [&](State* parts, int p, const State(&sums)[STATES]) {
     State* to = parts + (channel0 + p) * SLOTS;
+    State all[STATES];
+    load_states(all, accumulate ? to : nullptr, count, thread.lane, thread.order);
 #pragma unroll
-    for (int s = 0; s < STATES; s++) {
-      const int slot = slot_of(thread.lane, s ^ thread.order);
-      if (slot < count) to[slot] = accumulate ? to[slot] + sums[s] : sums[s];
-    }
+    for (int s = 0; s < STATES; s++) all[s] = accumulate ? all[s] + sums[s] : sums[s];
+    store_states(all, to, count, thread.lane, thread.order);
   };
+#if HAS_D || HAS_DT_BIAS
+  const auto add_channel = [&](Real* parts, int p, Real (Warp::*sums)[32][PAIR]) {
+    Real sum = 0;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) sum += (shared.warps[thread.warp + part * WARPS_EACH].*sums)[thread.place][p];
+    sum = sum_lanes(sum);
+    Real* to = parts + channel0 + p;
+    if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
+  };
+#endif
 #pragma unroll 1
-  for (int p = 0; p < thread.here; p++) {
+  for (int p = 0; p < PAIR; p++) {
     const int own = (p * 32 + thread.place) * LANE_WIDTH;
     State da[STATES], more[STATES];
     load_lane(da, shared.warps[thread.warp].da + own);
@@ -1353,7 +1367,13 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
 #pragma unroll
       for (int s = 0; s < STATES; s++) da[s] = da[s] + more[s];
     }
-    add(args.da_parts, p, da);
+    if (p < thread.here) add(args.da_parts, p, da);
+#if HAS_D
+    if (args.first_pass) add_channel(args.dd_parts, p, &Warp::dd);
+#endif
+#if HAS_DT_BIAS
+    add_channel(args.ddt_bias_parts, p, &Warp::ddt_bias);
+#endif
   }
 #if B_CONSTANT || C_CONSTANT
 #pragma unroll
@@ -1367,34 +1387,17 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
 #endif
   }
 #endif
-#if HAS_D || HAS_DT_BIAS
-  const auto add_channel = [&](Real* parts, Real (Warp::*sums)[32][PAIR]) {
-#pragma unroll 1
-    for (int p = 0; p < PAIR; p++) {
-      Real sum = 0;
-#pragma unroll
-      for (int part = 0; part < PARTS; part++) sum += (shared.warps[thread.warp + part * WARPS_EACH].*sums)[thread.place][p];
-      sum = sum_lanes(sum);
-      Real* to = parts + channel0 + p;
-      if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
-    }
-  };
-#if HAS_D
-  if (args.first_pass) add_channel(args.dd_parts, &Warp::dd);
-#endif
-#if HAS_DT_BIAS
-  add_channel(args.ddt_bias_parts, &Warp::ddt_bias);
-#endif
-#endif
 }
 
-// What the block of this index walks; false where there is nothing.
-__device__ __forceinline__ bool find_course(Course& course, const Arguments& args, i64 index) {
-  course.contribution = take(index, args.units * args.blocks_per_unit);
-  course.segment = take(index, args.segments);
-  course.part = index * args.segments + course.segment;
+// What the block walks; false where there is nothing. The grid's rows are those that blocks begin with.
+__device__ __forceinline__ bool find_course(Course& course, const Arguments& args) {
+  u32 index = blockIdx.x;
+  const u32 contribution = take(index, (u32)(args.units * args.blocks_per_unit));
+  course.contribution = contribution;
+  course.segment = index;
+  course.part = row_of_block() * args.segments + course.segment;
   Place& place = course.place;
-  place.row = index * args.rows_per_block;
+  place.row = row_of_block() * args.rows_per_block;
   if (place.row >= args.batch) return false;
   course.row_end = place.row + args.rows_per_block < args.batch ? place.row + args.rows_per_block : args.batch;
   course.segment_begin = course.segment * args.segment;
@@ -1402,8 +1405,7 @@ __device__ __forceinline__ bool find_course(Course& course, const Arguments& arg
   course.first = course.segment_begin + args.piece_first;
   const i64 end = course.first + args.piece_frames;
   course.end = end < course.segment_end ? end : course.segment_end;
-  place.unit = course.contribution / args.blocks_per_unit;
-  set_channels(place, args, course.contribution % args.blocks_per_unit);
+  set_channels(place, args, contribution);
   course.ready_rows = 0;
   return course.first < course.end;  // the last segment may be shorter than the others
 }
@@ -1414,7 +1416,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Course& course = shared.course;
   let_next_begin();
   __shared__ bool walks;
-  if (threadIdx.x == 0) walks = find_course(course, args, block_index());
+  if (threadIdx.x == 0) walks = find_course(course, args);
   __syncthreads();
   if (!walks) return;
 
@@ -1424,7 +1426,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Warp& warp = shared.warps[thread.warp];
   for (;;) {
     load_adjoints(thread, args, course);
-    for (i64 begin = (course.end - 1) / args.chunk * args.chunk; begin + args.chunk > course.first; begin -= args.chunk) {
+    const i64 last_begin = course.end <= args.chunk ? 0 : (i64)((u64)(course.end - 1) / (u64)args.chunk * args.chunk);
+    for (i64 begin = last_begin; begin + args.chunk > course.first; begin -= args.chunk) {
       const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk);
       const int last = (frames - 1) / TILE;
       const Sequence sequence(args, course.place, thread, begin, frames);

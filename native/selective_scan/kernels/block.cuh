@@ -20,28 +20,30 @@ struct Place {
   int channels;
 };
 
-// The group of channels, out of `groups`, that channel0 lies in.
-__device__ __forceinline__ i64 group_of(const Arguments& args, i64 channel0, i64 groups) {
-  return groups > 1 ? channel0 / (args.dim / groups) : 0;
+// The group, out of `groups`, that a unit of channels lies in.
+__device__ __forceinline__ u32 group_of(const Arguments& args, u32 unit, i64 groups) {
+  return groups > 1 ? unit / ((u32)args.units / (u32)groups) : 0;
 }
 
-__device__ __forceinline__ void set_channels(Place& place, const Arguments& args, i64 block_in_unit) {
-  i64 first = block_in_unit * CHANNELS;
-  i64 left = args.unit - first;
+// `index`: the block's among those of all channels.
+__device__ __forceinline__ void set_channels(Place& place, const Arguments& args, u32 index) {
+  const i64 first = (i64)take(index, (u32)args.blocks_per_unit) * CHANNELS, left = args.unit - first;
+  place.unit = index;
   place.channel0 = place.unit * args.unit + first;
   place.channels = left < CHANNELS ? (int)left : CHANNELS;
-  place.group_b = group_of(args, place.channel0, args.groups_b);
-  place.group_c = group_of(args, place.channel0, args.groups_c);
+  place.group_b = group_of(args, index, args.groups_b);
+  place.group_c = group_of(args, index, args.groups_c);
 }
 
-// Neighbouring blocks are neighbours in channels: they share b and c in the cache.
-__device__ __forceinline__ Place find_place(const Arguments& args, i64 index) {
+// Of the grid's rows, which are those of the batch. Neighbouring blocks are neighbours in channels: they share b and c in
+// the cache.
+__device__ __forceinline__ Place find_place(const Arguments& args) {
   Place place;
-  const i64 block_in_unit = take(index, args.blocks_per_unit);
-  place.unit = take(index, args.units);
-  place.chunk = take(index, args.chunks);
-  place.row = index;
-  set_channels(place, args, block_in_unit);
+  u32 index = blockIdx.x;
+  const u32 of_channels = take(index, (u32)(args.units * args.blocks_per_unit));
+  place.chunk = index;
+  place.row = row_of_block();
+  set_channels(place, args, of_channels);
   return place;
 }
 
@@ -77,30 +79,35 @@ __device__ __forceinline__ int states_here(const Arguments& args) {
   return left < PASS_SLOTS ? (int)left : PASS_SLOTS;
 }
 
-// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is.
-__device__ __forceinline__ State finite_rate(State a) {
-#if COMPLEX
-  return a;
-#else
-  const Real most = sizeof(Real) == 4 ? (Real)3.4028234663852886e38 : (Real)1.7976931348623157e308;
-  return a < -most ? -most : a;
-#endif
-}
+// Neighbouring states of a row in global memory that are accessed at once: all of them are there, or none.
+template <int COUNT>
+struct alignas(COUNT > 1 ? COUNT * sizeof(State) : alignof(State)) StatePack {
+  State states[COUNT];
+};
+static_assert(PACK % VECTOR_STATES == 0 && STATES / ORDERS % VECTOR_STATES == 0, "states that are accessed at once are neighbours");
 
 // The states of this pass from a row in global memory; zero beyond the last. State s of the thread is s ^ order of its lane.
+template <int AT_ONCE = VECTOR_STATES>
 __device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane, int order = 0) {
 #pragma unroll
-  for (int s = 0; s < STATES; s++) {
-    int slot = slot_of(lane, s ^ order);
-    states[s] = row && slot < count ? row[slot] : to_state(0);
+  for (int first = 0; first < STATES; first += AT_ONCE) {
+    const int slot = slot_of(lane, first ^ order);
+    StatePack<AT_ONCE> pack{};
+    if (row && slot < count) pack = *reinterpret_cast<const StatePack<AT_ONCE>*>(row + slot);
+#pragma unroll
+    for (int s = 0; s < AT_ONCE; s++) states[first + s] = pack.states[s];
   }
 }
 
+template <int AT_ONCE = VECTOR_STATES>
 __device__ __forceinline__ void store_states(const State (&states)[STATES], State* row, int count, int lane, int order = 0) {
 #pragma unroll
-  for (int s = 0; s < STATES; s++) {
-    int slot = slot_of(lane, s ^ order);
-    if (slot < count) row[slot] = states[s];
+  for (int first = 0; first < STATES; first += AT_ONCE) {
+    const int slot = slot_of(lane, first ^ order);
+    StatePack<AT_ONCE> pack;
+#pragma unroll
+    for (int s = 0; s < AT_ONCE; s++) pack.states[s] = states[first + s];
+    if (slot < count) *reinterpret_cast<StatePack<AT_ONCE>*>(row + slot) = pack;
   }
 }
 

@@ -28,6 +28,17 @@
 #define DECAY_BY_SUM (METHOD != BILINEAR && !COMPLEX)
 #define NEEDS_PHI (METHOD == ZOH_EXACT || (!TAYLOR && (METHOD == FOH || METHOD == POLY || METHOD == HIGHORDER)))
 
+// A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is; so would one
+// that is infinite in the units of the exponential.
+__device__ __forceinline__ State finite_rate(State a) {
+#if COMPLEX
+  return a;
+#else
+  const Real most = sizeof(Real) == 4 ? (Real)2e38 : (Real)1e308;
+  return a < -most ? -most : a;
+#endif
+}
+
 struct Phi {
   State phi1, phi2, phi3;
 };

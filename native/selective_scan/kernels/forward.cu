@@ -1,7 +1,7 @@
 // The forward scan: h_i = a_i h_{i−1} + g_i B_i x_i, y_i = Σ C_i h_i + D x_i, out = y·silu(z).
 //
 // One block walks one chunk of one batch row for CHANNELS channels. Where the sequence is cut in several chunks,
-// `boundary_states` holds the state before each (prefix.cu). Where there are several passes (two directions, or more
+// `boundary_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes (two directions, or more
 // states than SLOTS), y gathers in `y_sum` and the last pass finishes it.
 //
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
@@ -301,9 +301,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
   let_next_begin();
-  const i64 index = block_index();
-  if (index >= args.batch * args.chunks * args.units * args.blocks_per_unit) return;
-  const Place place = find_place(args, index);
+  const Place place = find_place(args);
+  if (place.row >= args.batch) return;
 #if SUMMARY
   if (place.chunk == args.chunks - 1) return;  // nothing comes after it
 #endif

@@ -20,10 +20,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments
   wait_for_kernels_before();
   __shared__ int found;       // the last position in the block's stretch that is not skipped, −1 for none
   __shared__ int inside[THREADS];  // the same before each frame of the block
-  const i64 tiles = (args.seq + THREADS - 1) / THREADS;
-  const i64 block = block_index();
-  if (block >= args.batch * tiles) return;
-  const i64 row = block / tiles, first = block % tiles * THREADS, i = first + threadIdx.x;
+  const i64 row = row_of_block(), first = (i64)blockIdx.x * THREADS, i = first + threadIdx.x;
+  if (row >= args.batch) return;
   const int t = threadIdx.x;
   const bool here = i < args.seq;
   const int index = here ? index_at(args, row, i) : -1;
@@ -64,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments
     const i64 previous = neighbour >= 0 ? first + neighbour : last;
     if (previous >= 0 && index_at(args, row, previous) != index) {
       mark = MARK_RESET;
-      args.chunk_resets[row * args.chunks + i / args.chunk] = 1;
+      if (args.chunk_resets) args.chunk_resets[row * args.chunks + i / args.chunk] = 1;
       if (args.adjoint_resets) args.adjoint_resets[row * args.adjoint_chunks + i / args.adjoint_chunk] = 1;
     }
   }

@@ -10,133 +10,94 @@
 #include "arguments.cuh"
 
 #define PREFIX_THREADS 128
-#define AHEAD 16
+#define AHEAD 8
 
-// What the chunk that is walked next has of this thread's state, and how far from it lies what the one after that has: to
-// find places anew for each chunk would take longer than the loads, because there are few threads.
 struct Line {
-  State* ends;
-  i64 ends_step;
-#if DECAY_BY_SUM
-  const Real* decays;  // ΣΔ of each chunk
-#else
-  const State* decays;
-#endif
-  i64 decays_step;
-#if SEQ_IDX
-  const u8* resets;
-#endif
-#if ADJOINTS
-  State* after;      // the gradient after the segment that is walked
-  i64 after_step;
-  u32 left;          // its chunks that are yet to be walked
-  u32 of_segment;    // chunks of the next segment
-#endif
+  i64 row, channel;
+  int slot;
 };
 
-// Walks `count` chunks: each takes what was carried to it, and gives on decay · carried + what it held. `together`: chunks of
-// a segment.
-__device__ __forceinline__ State walk(Line& line, State a, State carried, int count, [[maybe_unused]] u32 together) {
-  State held[AHEAD], decays[AHEAD];
-  [[maybe_unused]] bool resets[AHEAD];  // the chunk forgets what comes to it
-#if !ADJOINTS
-  State* boundary = line.ends;
-#endif
-  // After the last, it is read again: loads on a condition are not all on their way before the first is waited for.
-#pragma unroll
-  for (int k = 0; k < AHEAD; k++) {
-    held[k] = *line.ends;
-    decays[k] = *line.decays;
+// Where the walk over the adjoints is: the segment, and how many of its chunks are yet to be walked.
+struct Position {
+  i64 segment;
+  u32 left;
+};
+
+// P of a chunk; `reset` where the chunk forgets what enters it.
+__device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& line, State a, i64 chunk, bool& reset) {
+  const i64 boundary = (line.row * args.chunks + chunk) * args.dim + line.channel;
 #if SEQ_IDX
-    resets[k] = *line.resets;
+  reset = args.chunk_resets[line.row * args.chunks + chunk];
+#else
+  reset = false;
 #endif
-    if (k + 1 < count) {
-      line.ends += line.ends_step;
-      line.decays += line.decays_step;
-#if SEQ_IDX
-      line.resets += ADJOINTS ? -1 : 1;
-#endif
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < AHEAD; k++) {
 #if DECAY_BY_SUM
-    decays[k] = exp_product(a, decays[k]);
-#elif ADJOINTS
-    decays[k] = conjugate(decays[k]);
+  return exp_product(a, args.delta_sums[boundary]);
+#else
+  return args.decays[boundary * SLOTS + line.slot];
 #endif
+}
+
+// Walks `count` chunks from `chunk` on: each takes what was carried to it, and gives on decay · carried + what it held.
+// `together`: chunks of a segment.
+__device__ __forceinline__ State walk(const Arguments& args, const Line& line, State a, State carried, i64 chunk, int count,
+                                      [[maybe_unused]] u32 together, [[maybe_unused]] Position& position) {
+  constexpr int STEP = ADJOINTS ? -1 : 1;
+  State held[AHEAD], decays[AHEAD];
+  bool resets[AHEAD];
+  const auto boundary_of = [&](i64 k) { return (line.row * args.chunks + chunk + k * STEP) * args.dim + line.channel; };
+#if ADJOINTS
+  const State* ends = args.adjoint_ends + line.slot;
+  const int width = SLOTS;
+#else
+  State* ends = args.boundary_states + args.boundary_first + line.slot;
+  const i64 width = args.boundary_width;
+#endif
+#pragma unroll
+  for (int k = 0; k < AHEAD; k++) {
+    if (k < count) {
+      held[k] = ends[boundary_of(k) * width];
+      decays[k] = chunk_decay(args, line, a, chunk + k * STEP, resets[k]);
+    }
   }
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
-    if (k >= count) continue;
+    if (k < count) {
 #if ADJOINTS
-    if (line.left == 0) {
-      line.after -= line.after_step;
-      line.left = line.of_segment;
-      line.of_segment = together;
-      *line.after = carried;
+      const bool turn = position.left == 0;
+      position.segment -= turn ? 1 : 0;
+      position.left = (turn ? together : position.left) - 1;
+      if (turn || chunk - k + 1 == args.chunks) {
+        const i64 after = (line.row * args.segments + position.segment) * args.dim + line.channel;
+        args.boundary_adjoints[after * SLOTS + line.slot] = carried;
+      }
+#else
+      ends[boundary_of(k) * width] = carried;
+#endif
+      const State decay = ADJOINTS ? conjugate(decays[k]) : decays[k];
+      carried = resets[k] ? held[k] : decay * carried + held[k];
     }
-    line.left--;
-#else
-    *boundary = carried;
-    boundary += line.ends_step;
-#endif
-#if SEQ_IDX
-    carried = resets[k] ? held[k] : decays[k] * carried + held[k];
-#else
-    carried = decays[k] * carried + held[k];
-#endif
   }
   return carried;
 }
 
 extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const Arguments args) {
   let_next_begin();
-  const i64 index = block_index() * PREFIX_THREADS + threadIdx.x;
-  const int slot = (int)(index % SLOTS);
-  const i64 channel = index / SLOTS % args.dim, row = index / SLOTS / args.dim, n = args.first_state + slot;
-  if (row >= args.batch || n >= args.state) return;
-  const State a = args.a[channel * args.state + n];
+  const i64 index = (i64)blockIdx.x * PREFIX_THREADS + threadIdx.x;
+  const Line line{row_of_block(), index / SLOTS, (int)(index % SLOTS)};
+  const i64 n = args.first_state + line.slot;
+  if (line.row >= args.batch || line.channel >= args.dim || n >= args.state) return;
+  const State a = finite_rate(args.a[line.channel * args.state + n]);
+  wait_for_kernels_before();
+  const State* given = ADJOINTS ? args.dfinal_state : args.initial_state;
+  State carried = args.write_final && given ? given[(line.row * args.dim + line.channel) * args.state + n] : to_state(0);
   // Before the chunks of the first segment there is none.
   const u32 together = ADJOINTS ? (u32)args.segment / (u32)args.chunk : 1;
-  const i64 count = args.chunks + 1 - together, first = row * args.chunks + (ADJOINTS ? args.chunks - 1 : 0);
-  const i64 at = first * args.dim + channel, step = ADJOINTS ? -args.dim : args.dim;
-
-  Line line;
-#if ADJOINTS
-  const State* given = args.dfinal_state;
-  line.ends = args.adjoint_ends + at * SLOTS + slot;
-  line.ends_step = step * SLOTS;
+  const i64 count = args.chunks + 1 - together;
   const u32 last = ((u32)args.chunks - 1) / together;
-  line.after_step = args.dim * SLOTS;
-  line.after = args.boundary_adjoints + ((row * args.segments + last + 1) * args.dim + channel) * SLOTS + slot;
-  line.left = 0;
-  line.of_segment = (u32)args.chunks - last * together;
-#else
-  const State* given = args.initial_state;
-  line.ends = args.boundary_states + at * args.boundary_width + args.boundary_first + slot;
-  line.ends_step = step * args.boundary_width;
-#endif
-#if DECAY_BY_SUM
-  line.decays = args.delta_sums + at;
-  line.decays_step = step;
-#else
-  line.decays = args.decays + at * SLOTS + slot;
-  line.decays_step = step * SLOTS;
-#endif
-#if SEQ_IDX
-  line.resets = args.chunk_resets + first;
-#endif
-
-  wait_for_kernels_before();
-  State carried = args.write_final && given ? given[(row * args.dim + channel) * args.state + n] : to_state(0);
+  Position position{last, (u32)args.chunks - last * together};
   for (i64 walked = 0; walked < count; walked += AHEAD) {
-    const i64 left = count - walked;
-    carried = walk(line, a, carried, left < AHEAD ? (int)left : AHEAD, together);
-    line.ends += line.ends_step;
-    line.decays += line.decays_step;
-#if SEQ_IDX
-    line.resets += ADJOINTS ? -1 : 1;
-#endif
+    const i64 chunk = ADJOINTS ? args.chunks - 1 - walked : walked, left = count - walked;
+    carried = walk(args, line, a, carried, chunk, left < AHEAD ? (int)left : AHEAD, together, position);
   }
 }

@@ -288,6 +288,50 @@ __device__ __forceinline__ void leave_states([[maybe_unused]] const Thread& thre
 #endif
 }
 
+#if JOINS
+// Leads the round's states, those before the first chunk, over the chunks before this, from what each of them comes to. So
+// does prefix.cu for all chunks; where there are few, each block does it for its own in less time than a launch takes.
+__device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& args, const Place& place) {
+  constexpr int AT_ONCE = 8;  // chunks that are read before they are used
+  const i64 first = place.row * args.chunks;
+#pragma unroll 1
+  for (i64 chunk = 0; chunk < place.chunk; chunk += AT_ONCE) {
+    State ends[AT_ONCE][STATES];
+#if DECAY_BY_SUM
+    Real delta_sums[AT_ONCE];
+#else
+    State decays[AT_ONCE][STATES];
+#endif
+    bool resets[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      if (chunk + k >= place.chunk) break;
+      const i64 boundary = (first + chunk + k) * args.dim + thread.channel, row = boundary * PASS_SLOTS + thread.round * SLOTS;
+      load_states<PACK>(ends[k], args.boundary_states + row, SLOTS, thread.lane);
+#if DECAY_BY_SUM
+      delta_sums[k] = args.delta_sums[boundary];
+#else
+      load_states<PACK>(decays[k], args.decays + row, SLOTS, thread.lane);
+#endif
+      resets[k] = SEQ_IDX && args.chunk_resets[first + chunk + k] != 0;
+    }
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      if (chunk + k >= place.chunk) break;
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+#if DECAY_BY_SUM
+        const State carried = exp_product(finite_rate(a_of(thread.rate[s])), delta_sums[k]) * thread.h[s];
+#else
+        const State carried = decays[k][s] * thread.h[s];
+#endif
+        thread.h[s] = resets[k] ? ends[k][s] : carried + ends[k][s];
+      }
+    }
+  }
+}
+#endif
+
 __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
   thread.lane = lane_of(threadIdx.x % 32);
   thread.row = row_here();
@@ -301,7 +345,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #pragma unroll
   for (int s = 0; s < STATES; s++) thread.product[s] = to_state(1);
 #else
-  if (place.chunk > 0) {
+  if (!JOINS && place.chunk > 0) {
     const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
     before = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
   } else if (args.write_final && args.initial_state) {
@@ -314,6 +358,9 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
     load_states(thread.h, before ? before + round * SLOTS : before, thread.count, thread.lane);
 #pragma unroll
     for (int s = 0; s < STATES; s++) settle(thread.h[s], args);
+#if JOINS
+    join_chunks(thread, args, place);
+#endif
     leave_states(thread);
   }
 }
@@ -373,11 +420,11 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
 #if SUMMARY
     const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
     State* end = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
-    store_states(thread.h, end + first, thread.count, thread.lane);
+    store_states<PACK>(thread.h, end + first, SLOTS, thread.lane);  // zero beyond the last
 #if DECAY_BY_SUM
     if (thread.lane == 0) args.delta_sums[boundary] = thread.delta_sum;
 #else
-    store_states(thread.product, args.decays + boundary * PASS_SLOTS + first, thread.count, thread.lane);
+    store_states<PACK>(thread.product, args.decays + boundary * PASS_SLOTS + first, SLOTS, thread.lane);
 #endif
 #else
     if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {

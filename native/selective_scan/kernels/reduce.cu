@@ -9,6 +9,8 @@
 // Packs that a block sums, each in slices of so many threads.
 #define PACK_SLICES 4
 #define PACKS_EACH (THREADS / PACK_SLICES)
+// Parts that are on their way from memory at a time: each costs its latency.
+#define AT_ONCE 16
 // Columns of parameters of a block, and slices of rows.
 #define COLUMNS 32
 #define SLICES (THREADS / COLUMNS)
@@ -31,10 +33,11 @@ struct Components {
 };
 
 // The components of this index among those of a projection in the piece; false where there is no such frame.
-__device__ __forceinline__ bool find_components(const Arguments& args, Components& components, i64 groups, i64 index) {
-  const int column = (int)take(index, PACKS) * VECTOR;
-  const i64 group = take(index, groups), in_piece = take(index, args.piece_frames), segment = take(index, args.segments);
-  const i64 row = index, in_segment = args.piece_first + in_piece, i = segment * args.segment + in_segment;
+__device__ __forceinline__ bool find_components(const Arguments& args, Components& components, i64 groups, u64 index) {
+  const int column = (int)take(index, (u64)PACKS) * VECTOR;
+  const i64 group = take(index, (u64)groups), in_piece = take(index, (u64)args.piece_frames);
+  const i64 segment = take(index, (u64)args.segments), row = index;
+  const i64 in_segment = args.piece_first + in_piece, i = segment * args.segment + in_segment;
   const i64 left = (args.state - args.first_state) * COMPONENTS - column;
   if (in_segment >= args.segment || i >= args.seq || left <= 0) return false;
   const i64 contributions = args.units * args.blocks_per_unit;
@@ -66,15 +69,25 @@ __device__ __forceinline__ void reduce_projections(const Arguments& args, i64 bl
   const i64 groups = of_b ? args.groups_b : args.groups_c;
   Components components = of_b ? Components{args.db_parts, args.db_sum, args.db, 0} : Components{args.dc_parts, args.dc_sum, args.dc, 0};
   const bool here = components.parts && index < rows * groups && find_components(args, components, groups, index);
+  wait_for_kernels_before();
 
   Pack sum{};
   if (here) {
     const int each = (int)(args.units * args.blocks_per_unit / groups);
-#pragma unroll 4
-    for (int k = slice; k < each; k += PACK_SLICES) {
-      const Pack part = *reinterpret_cast<const Pack*>(components.parts + (i64)k * SLOT_WIDTH);
+#pragma unroll 1
+    for (int first = slice; first < each; first += AT_ONCE * PACK_SLICES) {
+      Pack parts[AT_ONCE];
 #pragma unroll
-      for (int e = 0; e < VECTOR; e++) sum.reals[e] += part.reals[e];
+      for (int k = 0; k < AT_ONCE; k++) {
+        const int part = first + k * PACK_SLICES;
+        parts[k] = Pack{};
+        if (part < each) parts[k] = *reinterpret_cast<const Pack*>(components.parts + (i64)part * SLOT_WIDTH);
+      }
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; k++) {
+#pragma unroll
+        for (int e = 0; e < VECTOR; e++) sum.reals[e] += parts[k].reals[e];
+      }
     }
   }
 #pragma unroll
@@ -141,6 +154,7 @@ __device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 blo
   find(args.dc_constant_parts, args.dc_constant, true);
   find(args.dd_parts, args.first_pass ? args.dd : nullptr, false);
   find(args.ddt_bias_parts, args.ddt_bias, false);
+  wait_for_kernels_before();
   if (target) {
     reduce_columns(args, block, (const Real*)parts, (Real*)target, of_states ? states : args.dim, of_states);
   }
@@ -151,7 +165,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_reduce(const Argument
   let_next_begin();
   i64 packs_b;
   const i64 block = block_index(), blocks = (packs_of(args, packs_b) + PACKS_EACH - 1) / PACKS_EACH;
-  wait_for_kernels_before();
   if (block < blocks) {
     reduce_projections(args, block, packs_b);
   } else if (args.piece_first == 0) {

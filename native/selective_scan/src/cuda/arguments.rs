@@ -232,7 +232,7 @@ pub(super) fn packings(
 ) -> [Packing; 2] {
     let mut packing = |wanted: bool| Packing {
         marks: at.take_if(wanted, problem.batch * problem.seq),
-        chunk_resets: at.take_if(wanted, problem.batch * chunks),
+        chunk_resets: at.take_if(wanted && chunks > 1, problem.batch * chunks),
         adjoint_resets: at.take_if(wanted && adjoint_chunks > 1, problem.batch * adjoint_chunks),
     };
     [packing(problem.seq_idx), packing(problem.seq_idx && problem.bidirectional)]

@@ -5,9 +5,10 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
 use super::device::Device;
 use super::launch::{
-    Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
+    Blocks, Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
+    walking_blocks,
 };
-use super::policy::{Alignment, BackwardPlan, Configurations, Piece};
+use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Piece};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads of a block of reduce.cu; what a block sums: packs of components of dB or dC, or columns of a parameter.
@@ -15,9 +16,16 @@ const REDUCE_THREADS: u32 = 256;
 const PACKS_EACH: usize = 64;
 const COLUMNS: usize = 32;
 
+/// What finds the states at the boundaries of chunks from the inputs.
+enum States {
+    /// The forward pass, which keeps them; its outputs go where the gradient of x will be.
+    Forward(ForwardPlan, Kernel),
+    Summaries(Boundaries),
+}
+
 pub(super) struct BackwardKernels {
     marks: Option<Kernel>,
-    states: Option<Boundaries>,
+    states: Option<States>,
     adjoints: Option<Boundaries>,
     backward: Kernel,
     reduce: Kernel,
@@ -38,11 +46,20 @@ impl BackwardKernels {
             Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
         let of_states =
             Configurations { problem, layout: plan.states, unit: plan.states_units.unit, alignment };
+        let find_states = || match plan.forward {
+            Some(forward) => {
+                let configurations =
+                    Configurations { problem, layout: forward.layout, unit: forward.units.unit, alignment };
+                let kernel = device.walking_kernel(configurations.forward(1), c"scan_forward")?;
+                Ok(States::Forward(forward, kernel))
+            }
+            None => Boundaries::of_states(device, &of_states, false).map(States::Summaries),
+        };
         let own_states = plan.chunks > 1 && pass == Pass::Backward;
         let reduce = configurations.reduce();
         Ok(Self {
             marks: find_marks(device, &configurations)?,
-            states: own_states.then(|| Boundaries::of_states(device, &of_states)).transpose()?,
+            states: own_states.then(find_states).transpose()?,
             adjoints: (plan.segments > 1)
                 .then(|| Boundaries::of_adjoints(device, &configurations))
                 .transpose()?,
@@ -55,6 +72,15 @@ impl BackwardKernels {
 }
 
 impl Arguments {
+    /// Those of a forward pass over the same problem that keeps its states at the boundaries.
+    fn keeping_states(&self, plan: &ForwardPlan) -> Self {
+        let mut forward = Self { y: self.dx, checkpoints: self.boundary_states, final_state: 0, ..*self };
+        forward.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
+        forward.checkpoint_interval = self.chunk;
+        forward.checkpoint_count = self.chunks;
+        forward
+    }
+
     /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: in the gradient of x,
     /// which is written later, or with what segments carry, where it does for one of each.
     fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, aligned: bool) {
@@ -101,6 +127,11 @@ impl Arguments {
     }
 }
 
+/// States of a row of those at the boundaries.
+fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
+    if plan.forward.is_some() { problem.state } else { plan.states.slots() }
+}
+
 /// Groups of a projection that varies with the frame.
 fn groups(projection: Projection) -> Option<usize> {
     match projection {
@@ -130,7 +161,9 @@ pub(super) fn lay_out_backward(
         true => (problem.batch * plan.adjoint_chunks(problem) * problem.dim, edges * slots),
         false => (0, 0),
     };
-    arguments.lay_out_boundaries(problem, (boundaries, plan.states.slots()), adjoints, at);
+    let width = boundary_width(problem, plan);
+    arguments.boundary_width = width as i64;
+    arguments.lay_out_boundaries(problem, (boundaries, width), adjoints, at);
     let handed_on = side_by_side || plan.piece < plan.segment;
     arguments.boundary_adjoints = at.take_if(handed_on, edges * slots * sizes.state);
     arguments.da_parts = at.take(of_states);
@@ -196,14 +229,14 @@ impl Device {
         };
         let plan = self.properties().backward(problem);
         let sequences = [output_gradients.dy, gradients.x, gradients.dt, gradients.z.unwrap_or(0)];
-        let alignment = alignment(&inputs, &sequences);
+        let states = [output_gradients.dfinal_state, gradients.initial_state, checkpoints];
+        let alignment = alignment(&inputs, &sequences, &states);
         let kernels = BackwardKernels::find(self, problem, &plan, pass, alignment)?;
         let sizes = Sizes::of(problem);
         let slots = plan.layout.slots();
 
         let mut arguments = Arguments::of(problem, &inputs);
         arguments.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
-        arguments.boundary_width = plan.states.slots() as i64;
         arguments.segment = plan.segment as i64;
         arguments.segments = plan.segments as i64;
         arguments.rows_per_block = plan.rows_per_block as i64;
@@ -244,10 +277,17 @@ impl Device {
                 arguments.boundary_width = problem.state as i64;
                 arguments.boundary_first = walk.first_state as i64;
             }
-            if let Some(states) = &kernels.states {
-                let mut arguments = arguments;
-                arguments.deal(plan.states_units);
-                states.find(&launcher, problem, &arguments)?;
+            match &kernels.states {
+                Some(States::Forward(forward, kernel)) => {
+                    let arguments = arguments.keeping_states(forward);
+                    launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
+                }
+                Some(States::Summaries(states)) => {
+                    let mut arguments = arguments;
+                    arguments.deal(plan.states_units);
+                    states.find(&launcher, problem, &arguments)?;
+                }
+                None => {}
             }
             if let Some(adjoints) = &kernels.adjoints {
                 adjoints.find(&launcher, problem, &arguments.over_adjoint_chunks())?;
@@ -255,7 +295,7 @@ impl Device {
             let workspace = [arguments.db_parts, arguments.dc_parts];
             for piece in plan.pieces(problem, aligned) {
                 arguments.lay_out_parts(problem, &plan, &piece, workspace);
-                let blocks = row_blocks * plan.segments * contributions;
+                let blocks = Blocks { of_row: plan.segments * contributions, rows: row_blocks };
                 launcher.launch("backward", kernels.backward, blocks, &arguments)?;
                 let rows = problem.batch * plan.segments * piece.frames;
                 let packs = rows * groups * slots * problem.components() / kernels.vector;
@@ -264,7 +304,7 @@ impl Device {
                 let of_parameters = if piece.first == 0 { parameters * columns } else { 0 };
                 let blocks = packs.div_ceil(PACKS_EACH) + of_parameters;
                 if blocks > 0 {
-                    launcher.launch("reduction", kernels.reduce, blocks, &arguments)?;
+                    launcher.launch("reduction", kernels.reduce, Blocks::in_line(blocks), &arguments)?;
                 }
             }
             [arguments.db_parts, arguments.dc_parts] = workspace;
@@ -274,7 +314,7 @@ impl Device {
             launcher.launch(
                 "rounding",
                 kernels.round_constants,
-                elements.div_ceil(REDUCE_THREADS as usize),
+                Blocks::in_line(elements.div_ceil(REDUCE_THREADS as usize)),
                 &arguments,
             )?;
         }

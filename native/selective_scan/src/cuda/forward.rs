@@ -23,12 +23,13 @@ impl ForwardKernels {
     ) -> Result<Self, Error> {
         let configurations =
             Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
+        let forward = configurations.forward(plan.chunks);
         Ok(Self {
             marks: find_marks(device, &configurations)?,
             boundaries: (plan.chunks > 1)
-                .then(|| Boundaries::of_states(device, &configurations))
+                .then(|| Boundaries::of_states(device, &configurations, forward.joins))
                 .transpose()?,
-            forward: device.walking_kernel(configurations.forward(), c"scan_forward")?,
+            forward: device.walking_kernel(forward, c"scan_forward")?,
         })
     }
 }
@@ -74,7 +75,8 @@ impl Device {
         self.make_current()?;
         let launcher = Launcher::new(self, stream);
         let plan = self.properties().forward(problem);
-        let kernels = ForwardKernels::find(self, problem, &plan, alignment(&inputs, &[outputs.y]))?;
+        let alignment = alignment(&inputs, &[outputs.y], &[outputs.final_state, checkpoints]);
+        let kernels = ForwardKernels::find(self, problem, &plan, alignment)?;
         let sizes = Sizes::of(problem);
 
         let mut arguments = Arguments::of(problem, &inputs);

@@ -43,6 +43,29 @@ pub(super) struct Kernel {
     pub(super) waits: bool,
 }
 
+/// Blocks of a launch: those of a row lie on the grid's first axis, rows on the others, of which one alone may be too short.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks {
+    pub(super) of_row: usize,
+    pub(super) rows: usize,
+}
+
+impl Blocks {
+    const LONGEST: usize = i32::MAX as usize;
+    const MOST_ROWS: usize = u16::MAX as usize;
+
+    /// Of a kernel that does not go by rows: they begin a second row where the first is full.
+    pub(super) fn in_line(count: usize) -> Self {
+        let of_row = count.clamp(1, Self::LONGEST);
+        Self { of_row, rows: count.div_ceil(of_row) }
+    }
+
+    fn grid(self) -> [u32; 3] {
+        let y = self.rows.clamp(1, Self::MOST_ROWS);
+        [self.of_row as u32, y as u32, self.rows.div_ceil(y) as u32]
+    }
+}
+
 /// Launches of one pass on one stream of one device.
 pub(super) struct Launcher<'a> {
     device: &'a Device,
@@ -56,27 +79,26 @@ impl<'a> Launcher<'a> {
         Self { device, stream, after_kernel: Cell::new(false) }
     }
 
-    /// Launches as many blocks as asked for, folded into two axes where one is too short. All but the first of a pass
-    /// begin while the kernel before them ends, where they wait for it by themselves: what that saves is the time from
-    /// kernel to kernel, 1 to 3 µs ("programmatic dependent launch" in the CUDA programming guide).
+    /// Launches a kernel. All but the first of a pass begin while the kernel before them ends, where they wait for it by
+    /// themselves: what that saves is the time from kernel to kernel, 1 to 3 µs ("programmatic dependent launch" in the
+    /// CUDA programming guide).
     pub(super) fn launch(
         &self,
         what: &str,
         kernel: Kernel,
-        blocks: usize,
+        blocks: Blocks,
         arguments: &Arguments,
     ) -> Result<(), Error> {
-        const LONGEST: usize = i32::MAX as usize;
-        let x = blocks.min(LONGEST);
+        let [x, y, z] = blocks.grid();
         let mut early = CUlaunchAttribute {
             id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
         let config = CUlaunchConfig {
-            gridDimX: x as u32,
-            gridDimY: blocks.div_ceil(x) as u32,
-            gridDimZ: 1,
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
             blockDimX: kernel.threads,
             blockDimY: 1,
             blockDimZ: 1,
@@ -112,12 +134,15 @@ impl<'a> Launcher<'a> {
         for walk in walks(problem, problem.state) {
             let mut arguments = *arguments;
             arguments.walk(problem, &walk, packings);
-            self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
+            if arguments.chunk_resets != 0 {
+                self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
+            }
             if arguments.adjoint_resets != 0 {
                 self.clear(arguments.adjoint_resets, problem.batch * arguments.adjoint_chunks as usize)?;
             }
-            let tiles = problem.seq.div_ceil(kernel.threads as usize);
-            self.launch("marks", kernel, problem.batch * tiles, &arguments)?;
+            let blocks =
+                Blocks { of_row: problem.seq.div_ceil(kernel.threads as usize), rows: problem.batch };
+            self.launch("marks", kernel, blocks, &arguments)?;
         }
         Ok(())
     }
@@ -135,15 +160,21 @@ pub(super) fn find_marks(
 /// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
 pub(super) struct Boundaries {
     summary: Kernel,
-    prefix: Kernel,
+    /// None where the kernel that needs them joins the chunks.
+    prefix: Option<Kernel>,
     slots: usize,
 }
 
 impl Boundaries {
-    pub(super) fn of_states(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
+    pub(super) fn of_states(
+        device: &Device,
+        configurations: &Configurations<'_>,
+        joined: bool,
+    ) -> Result<Self, Error> {
+        let prefix = || device.kernel(configurations.prefix(false), c"scan_prefix", 128);
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_states(), c"scan_forward")?,
-            prefix: device.kernel(configurations.prefix(false), c"scan_prefix", 128)?,
+            prefix: (!joined).then(prefix).transpose()?,
             slots: configurations.layout.slots(),
         })
     }
@@ -151,12 +182,12 @@ impl Boundaries {
     pub(super) fn of_adjoints(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_adjoints(), c"scan_summary")?,
-            prefix: device.kernel(configurations.prefix(true), c"scan_prefix", 128)?,
+            prefix: Some(device.kernel(configurations.prefix(true), c"scan_prefix", 128)?),
             slots: configurations.layout.slots(),
         })
     }
 
-    /// Finds them for the chunks of `arguments`.
+    /// Finds them for the chunks of `arguments`, or what each chunk comes to.
     pub(super) fn find(
         &self,
         launcher: &Launcher<'_>,
@@ -164,14 +195,16 @@ impl Boundaries {
         arguments: &Arguments,
     ) -> Result<(), Error> {
         launcher.launch("summary", self.summary, walking_blocks(arguments), arguments)?;
-        let states = problem.batch * problem.dim * self.slots;
-        launcher.launch("prefix", self.prefix, states.div_ceil(self.prefix.threads as usize), arguments)
+        let Some(prefix) = self.prefix else { return Ok(()) };
+        let states = problem.dim * self.slots;
+        let blocks = Blocks { of_row: states.div_ceil(prefix.threads as usize), rows: problem.batch };
+        launcher.launch("prefix", prefix, blocks, arguments)
     }
 }
 
 /// Blocks of the kernels that have one for each chunk of each block of channels of each row.
-pub(super) fn walking_blocks(a: &Arguments) -> usize {
-    (a.batch * a.chunks * a.units * a.blocks_per_unit) as usize
+pub(super) fn walking_blocks(a: &Arguments) -> Blocks {
+    Blocks { of_row: (a.chunks * a.units * a.blocks_per_unit) as usize, rows: a.batch as usize }
 }
 
 /// Refuses optional tensors that are not there where the problem says they are, or the other way round: a kernel
@@ -201,13 +234,18 @@ pub(super) fn alignment_of(address: CUdeviceptr) -> usize {
     1 << address.trailing_zeros().min(4)
 }
 
-pub(super) fn alignment(inputs: &Inputs<CUdeviceptr>, others: &[CUdeviceptr]) -> Alignment {
-    let sequences = [Some(inputs.x), Some(inputs.dt), inputs.z];
-    let all = sequences.iter().flatten().chain(others);
+/// How operands lie in memory: the inputs, other sequences, and other states.
+pub(super) fn alignment(
+    inputs: &Inputs<CUdeviceptr>,
+    sequences: &[CUdeviceptr],
+    states: &[Option<CUdeviceptr>],
+) -> Alignment {
+    let of = |all: CUdeviceptr, address: &CUdeviceptr| all | address;
     Alignment {
-        sequences: alignment_of(all.fold(0, |all, address| all | address)),
+        sequences: alignment_of(sequences.iter().chain(&inputs.z).fold(inputs.x | inputs.dt, of)),
         b: alignment_of(inputs.b),
         c: alignment_of(inputs.c),
+        states: alignment_of(states.iter().flatten().chain(&inputs.initial_state).fold(inputs.a, of)),
     }
 }
 
@@ -275,15 +313,18 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
         unit: units.unit,
         alignment: Alignment::ALLOCATED,
     };
-    let of_states = |kernels: &Configurations<'_>| [kernels.chunk_states(), kernels.prefix(false)];
     let mut needed = Vec::new();
     let kernels = match pass {
         Pass::Forward => {
             let plan = properties.forward(problem);
             let kernels = of(plan.layout, plan.units);
-            needed.push(kernels.forward());
+            let forward = kernels.forward(plan.chunks);
+            needed.push(forward);
             if plan.chunks > 1 {
-                needed.extend(of_states(&kernels));
+                needed.push(kernels.chunk_states());
+            }
+            if plan.chunks > 1 && !forward.joins {
+                needed.push(kernels.prefix(false));
             }
             kernels
         }
@@ -292,7 +333,13 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
             let kernels = of(plan.layout, plan.units);
             needed.extend([kernels.backward(plan.tiles()), kernels.reduce()]);
             if plan.chunks > 1 && pass == Pass::Backward {
-                needed.extend(of_states(&of(plan.states, plan.states_units)));
+                match plan.forward {
+                    Some(forward) => needed.push(of(forward.layout, forward.units).forward(1)),
+                    None => {
+                        let kernels = of(plan.states, plan.states_units);
+                        needed.extend([kernels.chunk_states(), kernels.prefix(false)]);
+                    }
+                }
             }
             if plan.segments > 1 {
                 needed.extend([kernels.chunk_adjoints(), kernels.prefix(true)]);

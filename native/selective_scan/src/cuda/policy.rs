@@ -26,11 +26,13 @@ pub struct Alignment {
     pub b: usize,
     /// Of c.
     pub c: usize,
+    /// Of a, and of the states before and after a sequence, at the boundaries of chunks, and their gradients.
+    pub states: usize,
 }
 
 impl Alignment {
     /// As memory comes from an allocator of the driver.
-    pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16 };
+    pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16, states: 16 };
 }
 
 /// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
@@ -48,11 +50,14 @@ const MOST_ROUNDS: usize = 4;
 const BLOCKS_OF_ROUNDS: usize = 3;
 /// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
 const WARPS_WITH_4_LANES: usize = 6;
-/// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then up to so many.
+/// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then as many as the device runs
+/// at a time, or so many times that.
 const WARPS_TO_CUT: f64 = 3.2;
-const WARPS_WITH_CHUNKS: usize = 32;
-/// Frames of a chunk, at least.
-const SHORTEST_CHUNK: usize = 96;
+const MOST_WAVES: usize = 3;
+/// Chunks up to which every block joins those before its own, without a launch for that.
+const MOST_JOINED: usize = 16;
+/// Frames of a chunk, at least, before they are made whole tiles.
+const SHORTEST_CHUNK: usize = 80;
 /// Sequences shorter than this are not cut for the sake of parallelism.
 const SHORTEST_TO_CUT: usize = 192;
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
@@ -153,7 +158,9 @@ pub struct BackwardPlan {
     pub layout: Layout,
     /// Its blocks of channels.
     pub units: Units,
-    /// The layout of the walk that finds the states at the boundaries.
+    /// The forward pass, where it finds the states at the boundaries in less time than summaries of all chunks.
+    pub forward: Option<ForwardPlan>,
+    /// Elsewhere, the layout of the walk that finds them.
     pub states: Layout,
     /// Its blocks of channels.
     pub states_units: Units,
@@ -305,6 +312,8 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
     let heavy = is_heavy(problem);
     match program {
         Program::Backward if layout.parts > 1 => layout.warps * 32,
+        // Rows in one tile: their shared memory leaves no room for more.
+        Program::Backward if layout.tile > BACKWARD_TILE => 256,
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
         _ if layout.time_lanes > 1 && layout.warps == WARPS_OF_TIME_LANES[0] => 512,
@@ -472,7 +481,11 @@ impl Properties {
 
     /// Plans the forward pass.
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
-        let interval = self.backward(problem).chunk;
+        self.forward_keeping(problem, self.backward(problem).chunk)
+    }
+
+    /// Plans a forward pass that can keep states every `interval` frames.
+    fn forward_keeping(&self, problem: &Problem, interval: usize) -> ForwardPlan {
         if let Some((layout, units)) = self.time_lanes(problem) {
             return ForwardPlan {
                 layout,
@@ -490,8 +503,12 @@ impl Properties {
         if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
             // Chunks are warps enough: more lanes would only cost more operations.
             let cut = self.forward_layout(problem, interval, true);
-            let chunks =
-                ((WARPS_WITH_CHUNKS as f64 / warps(&cut.0)) as usize).min(problem.seq / SHORTEST_CHUNK);
+            let blocks = problem.batch * blocks(problem, &cut.0);
+            let running = threads_wanted(problem, &cut.0, Program::Forward) / (32 * cut.0.warps);
+            let wave = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;
+            let longest = problem.seq / SHORTEST_CHUNK;
+            let whole = (1..=MOST_WAVES).rev().map(wave).find(|chunks| (2..=longest).contains(chunks));
+            let chunks = whole.unwrap_or(longest);
             if chunks > 1 {
                 (layout, units) = cut;
                 chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
@@ -572,7 +589,7 @@ impl Properties {
                 };
                 if problem.seq > tile && problem.seq <= LONGEST_ALONE {
                     // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
-                    let whole = Layout { tile: LONGEST_ALONE, ..layout };
+                    let whole = Layout { tile: problem.seq.next_multiple_of(SPAN), ..layout };
                     let running = self.multiprocessors * self.resident(problem, &whole, 1);
                     if backward_bytes(problem, &whole, 1) <= self.shared_per_block
                         && problem.batch * blocks(problem, &whole) <= running
@@ -603,7 +620,18 @@ impl Properties {
                 }
             }
         }
-        best.expect("there is a layout, and a segment").1
+        let (_, plan) = best.expect("there is a layout, and a segment");
+        BackwardPlan { forward: self.forward_for_states(problem, &plan), ..plan }
+    }
+
+    /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
+    /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
+    fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<ForwardPlan> {
+        let forward = self.forward_keeping(problem, plan.chunk);
+        let slots = plan.layout.slots().min(forward.layout.slots());
+        let one_pass = !problem.bidirectional && problem.state <= slots;
+        let short = plan.chunks > 1 && problem.seq < BOUNDED_FROM && forward.chunks == 1;
+        (short && one_pass).then_some(forward)
     }
 
     /// Segments beyond which a device is full.
@@ -707,6 +735,7 @@ impl Properties {
         BackwardPlan {
             layout,
             units: Units { unit, blocks: unit.div_ceil(layout.channels) },
+            forward: None,
             states,
             states_units,
             chunk,
@@ -829,8 +858,10 @@ impl Configurations<'_> {
         vector: 1,
         vector_b: 1,
         vector_c: 1,
+        vector_states: 1,
         summary: false,
         pipelined: false,
+        joins: false,
         several_passes: false,
         min_blocks: 1,
         shared_bytes: 0,
@@ -914,6 +945,12 @@ impl Configurations<'_> {
         }
     }
 
+    /// States of a row that are accessed at once.
+    fn vector_states(&self, orders: usize) -> usize {
+        let size = Sizes::of(self.problem).real * self.problem.components();
+        vector(size, self.alignment.states, &[self.layout.states / orders, self.problem.state])
+    }
+
     /// forward.cu, where it finds what its chunks come to.
     pub fn chunk_states(&self) -> Configuration {
         Configuration {
@@ -923,12 +960,12 @@ impl Configurations<'_> {
             c_constant: true,
             vector_c: 1,
             several_passes: false,
-            ..self.forward()
+            ..self.forward(1)
         }
     }
 
-    /// forward.cu.
-    pub fn forward(&self) -> Configuration {
+    /// forward.cu, for so many chunks.
+    pub fn forward(&self, chunks: usize) -> Configuration {
         let walking = self.walking(Program::Forward);
         // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
         // over time there are too few elements for that: every thread has a unit.
@@ -942,7 +979,10 @@ impl Configurations<'_> {
             vector,
             vector_b: walking.vector_b.min(of_projection),
             vector_c: walking.vector_c.min(of_projection),
+            // States in neighbouring registers would meet in their banks all through the walk of many frames.
+            vector_states: if time_lanes > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
+            joins: (2..=MOST_JOINED).contains(&chunks),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
@@ -954,6 +994,7 @@ impl Configurations<'_> {
         let walking = self.walking(Program::Backward);
         Configuration {
             vector: walking.vector.min(PAIR),
+            vector_states: self.vector_states(self.layout.orders),
             several_passes: walks(self.problem, self.layout.slots()).len() > 1,
             ..walking
         }
@@ -967,6 +1008,7 @@ impl Configurations<'_> {
             b_constant: true,
             vector_b: 1,
             orders: 1,
+            vector_states: self.vector_states(1),
             min_blocks: (warps / self.layout.warps).max(1),
             shared_bytes: summary_bytes(self.problem, &self.layout),
             ..self.walking_back()

@@ -66,6 +66,7 @@ const TESTS: &[Test] = &[
     ("in place", true, robustness::in_place),
     ("many threads", false, robustness::many_threads),
     ("not a number", true, robustness::not_a_number),
+    ("infinite rates", true, robustness::infinite_rates),
     ("memory of the backward pass", true, robustness::memory),
     ("first calls", false, compilation::first_calls_in_time),
 ];

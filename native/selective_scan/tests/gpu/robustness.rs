@@ -6,7 +6,7 @@ use selective_scan::{ElementType, Error, Problem, Projection, naive};
 use crate::bounds;
 use crate::on_device::{Memory, OnDevice};
 use crate::shapes::{bf16, block, problem};
-use crate::support::{Case, random};
+use crate::support::{Case, distance, random};
 use crate::{backward, device, forward};
 
 fn bits(values: &[f64]) -> Vec<u64> {
@@ -163,6 +163,19 @@ pub fn not_a_number(_: bool) {
             case.backward(backward);
         }
     }
+}
+
+/// An infinite rate forgets at every frame, and at none of a chunk that is all padding.
+pub fn infinite_rates(_: bool) {
+    let problem = Problem { seq_idx: true, ..problem(1, 2000, 8, 16) };
+    let mut case = random::case(problem, 1);
+    case.inputs.a[..64].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(16));
+    let packing: Vec<f64> = (0..2000).map(|i| if (500..1500).contains(&i) { -1.0 } else { 0.0 }).collect();
+    case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &packing));
+    let (got, expected) = (case.forward(forward), naive::forward(&case.problem, case.inputs()));
+    assert!(expected.y.iter().all(|y| y.is_finite()));
+    let distance = distance(&got.y, &expected.y);
+    assert!(distance < 2e-6, "{distance}");
 }
 
 /// From 2048 frames on, the backward pass needs less than a tenth of what flows into it.

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
-use selective_scan::{Outputs, Problem};
+use selective_scan::naive::encode;
+use selective_scan::{ElementType, Outputs, Problem};
 
 use crate::device;
 use crate::on_device::OnDevice;
@@ -114,9 +115,14 @@ fn long_case(problem: &Problem) -> Case {
     let few = random::case(Problem { batch: 1, seq: 64, dim: 1024, ..problem.clone() }, 7);
     let cycle =
         |name: &str, bytes: &Vec<u8>| bytes.iter().copied().cycle().take(problem.bytes(name)).collect();
+    // Four sequences a row: the few frames' own packing has one in ten frames.
+    let row = || (0..problem.seq).map(|i| (4 * i / problem.seq) as f64);
+    let packing: Vec<f64> = (0..problem.batch).flat_map(|_| row()).collect();
+    let mut inputs = few.inputs.as_ref().map(cycle);
+    inputs.seq_idx = problem.seq_idx.then(|| encode(ElementType::S32, &packing));
     Case {
         name: few.name.clone(),
-        inputs: few.inputs.as_ref().map(cycle),
+        inputs,
         gradients: few.gradients.as_ref().map(cycle),
         problem: problem.clone(),
     }
