@@ -770,8 +770,7 @@ fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
         return problem.seq.next_power_of_two().max(2 * SPAN);
     }
     if problem.seq < BOUNDED_FROM {
-        // The forward pass has whole tiles in a chunk, and wants longer ones for 16-bit elements.
-        return BACKWARD_TILE * if problem.element.size() == 2 { 2 } else { 1 };
+        return BACKWARD_TILE;
     }
     let sizes = Sizes::of(problem);
     let boundary = lanes * backward_states(problem, lanes) * sizes.words * 4;
