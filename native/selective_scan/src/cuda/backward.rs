@@ -84,8 +84,7 @@ impl Arguments {
     /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: in the gradient of x,
     /// which is written later, or with what segments carry, where it does for one of each.
     fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, aligned: bool) {
-        let in_gradients = plan.has_room_in_gradients(problem, aligned);
-        let (frames, ends) = match in_gradients {
+        let (frames, ends) = match plan.has_room_for_adjoints(problem, aligned) {
             true => (plan.adjoint_chunk, self.dx),
             false => (plan.segment, self.boundary_adjoints),
         };

@@ -204,6 +204,12 @@ impl BackwardPlan {
         aligned && one_pass && (problem.dim * problem.element.size()).is_multiple_of(16)
     }
 
+    /// Whether there is room too for what adjoint chunks add, and for their decays.
+    pub fn has_room_for_adjoints(&self, problem: &Problem, aligned: bool) -> bool {
+        self.has_room_in_gradients(problem, aligned)
+            && adjoints_fit(problem, &self.layout, self.adjoint_chunk)
+    }
+
     /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then,
     /// where passes do not add to them and they are `aligned`, their dx and dΔ are room for a piece's sums of dB and dC.
     pub fn pieces(&self, problem: &Problem, aligned: bool) -> impl Iterator<Item = Piece> {
@@ -684,10 +690,12 @@ impl Properties {
         // Those of the first segment are not asked for.
         let warps = problem.batch * blocks(problem, layout) * layout.warps * (segments - 1);
         let wanted = (WARPS_OF_ADJOINTS * self.multiprocessors).div_ceil(warps);
-        // What a chunk adds to a channel has the room that its frames have in the gradient.
-        let width = layout.slots() * Sizes::of(problem).words * 4;
-        let shortest = SHORTEST_OF_ADJOINTS.max(width.div_ceil(problem.element.size()));
-        let whole = |&parts: &usize| segment.is_multiple_of(parts * SPAN) && segment / parts >= shortest;
+        let whole = |&parts: &usize| {
+            let frames = segment / parts;
+            segment.is_multiple_of(parts * SPAN)
+                && frames >= SHORTEST_OF_ADJOINTS
+                && adjoints_fit(problem, layout, frames)
+        };
         segment / (1..=wanted).rev().find(whole).unwrap_or(1)
     }
 
@@ -770,14 +778,20 @@ fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
         return problem.seq.next_power_of_two().max(2 * SPAN);
     }
     if problem.seq < BOUNDED_FROM {
-        // The forward pass has whole tiles in a chunk, and wants longer ones for 16-bit elements.
-        return BACKWARD_TILE * if problem.element.size() == 2 { 2 } else { 1 };
+        return BACKWARD_TILE;
     }
     let sizes = Sizes::of(problem);
     let boundary = lanes * backward_states(problem, lanes) * sizes.words * 4;
     let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
     let shortest = (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64);
     (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
+}
+
+/// Whether what adjoint chunks of so many frames add to a channel fits where its row's gradient will be. The last chunk, which
+/// may be short, needs as much as any.
+fn adjoints_fit(problem: &Problem, layout: &Layout, frames: usize) -> bool {
+    let width = layout.slots() * Sizes::of(problem).words * 4;
+    problem.seq.div_ceil(frames) * width <= problem.seq * problem.element.size()
 }
 
 /// Blocks of channels of a row.

@@ -145,7 +145,13 @@ pub fn checkpoints(quick: bool) {
     run_random(if quick { 4 } else { 40 }, random::cases(&ELEMENTS, limits), check_kept);
     // Long enough for memory to be bounded, so with other distances between the states that are kept.
     let long = block(1, 2500, 33, 16);
+    // What chunks add to adjoints waits in the gradients, and just fits or does not: the last chunk is short.
+    let ragged = problem(1, 1001, 64, 16);
     let problems = vec![
+        bf16(ragged.clone()),
+        bf16(Problem { complex: true, ..ragged.clone() }),
+        Problem { complex: true, ..ragged.clone() },
+        ragged,
         bf16(long.clone()),
         Problem { complex: true, bidirectional: true, ..long.clone() },
         f64(Problem { state: 40, ..long.clone() }),

@@ -8,6 +8,9 @@ use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs};
 use crate::device;
 use crate::support::Case;
 
+/// Bytes behind each piece of memory in which nothing may be written.
+const GUARD: usize = 1 << 18;
+
 /// Device memory, freed when dropped.
 pub struct Memory {
     pub address: CUdeviceptr,
@@ -19,8 +22,8 @@ impl Memory {
     pub fn new(len: usize) -> Self {
         // SAFETY: the context is current; the range is the one just allocated.
         unsafe {
-            let address = result::malloc_sync(len.max(1)).unwrap();
-            result::memset_d8_sync(address, 0xff, len.max(1)).unwrap();
+            let address = result::malloc_sync(len + GUARD).unwrap();
+            result::memset_d8_sync(address, 0xff, len + GUARD).unwrap();
             Self { address, len }
         }
     }
@@ -42,8 +45,18 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the memory is ours and idle: tests wait for their streams.
-        unsafe { result::free_sync(self.address).unwrap() };
+        let mut behind = vec![0u8; GUARD];
+        // SAFETY: the memory is ours, has the guard behind it, and is idle: tests wait for their streams.
+        let copied = unsafe {
+            let copied = result::memcpy_dtoh_sync(&mut behind, self.address + self.len as CUdeviceptr);
+            result::free_sync(self.address).and(copied)
+        };
+        if std::thread::panicking() {
+            return;
+        }
+        copied.unwrap();
+        let written = behind.iter().position(|&byte| byte != 0xff);
+        assert!(written.is_none(), "byte {written:?} behind memory of {} bytes was written", self.len);
     }
 }
 
