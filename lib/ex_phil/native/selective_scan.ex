@@ -437,7 +437,7 @@ defmodule ExPhil.Native.SelectiveScan do
 
   What a kernel of the CUDA backend does is known when it is compiled, so every kind of call has its own: they differ
   with the method, the type, the options that are used, and the layout that suits the sizes and the device. The first
-  call of a kind compiles them in less than a second. They are kept on disk, in `$XDG_CACHE_HOME/exphil_native` or
+  call of a kind compiles them in about a second. They are kept on disk, in `$XDG_CACHE_HOME/exphil_native` or
   `~/.cache/exphil_native`, from where the first call of the next BEAM has them in milliseconds. Where NVRTC, which
   compiles them, is not there, those that were packed with the library serve (`make ptx`): plain `:zoh` in `:f32` and
   `:bf16`, forward, backward and frame by frame, bare or with `:d`, `:z`, `:dt_bias` and `:dt_softplus`, in the sizes of
