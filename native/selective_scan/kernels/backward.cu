@@ -260,8 +260,8 @@ struct Sequence {
 #if VECTOR == PAIR
     pair = *reinterpret_cast<const Pair*>(tensor + at);
 #else
-    pair.elements[0] = tensor[at];
-    pair.elements[1] = thread.here > 1 ? tensor[at + 1] : Element{};
+    pair.put(0, tensor[at]);
+    pair.put(1, thread.here > 1 ? tensor[at + 1] : Element{});
 #endif
     return pair;
   }
@@ -342,7 +342,7 @@ struct Incoming {
           Real values[PART];
 #pragma unroll
           for (int e = 0; e < PART; e++) {
-            values[e] = marks.skip(r) ? (Real)0 : to_real(raw[k].elements[first + (e ^ (turn & (PART - 1)))]);
+            values[e] = marks.skip(r) ? (Real)0 : raw[k].real(first + (e ^ (turn & (PART - 1))));
           }
           const int of_lane = (column + first) % LANE_WIDTH ^ (turn & ~(PART - 1));
           store_reals(&rows.frames[r][place_in_row((column + first) / LANE_WIDTH, order) + of_lane], values);
@@ -425,7 +425,7 @@ __device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] 
 #endif
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const Real its = step_size(args, to_real(dt.elements[p]), bias[p], slope);
+    const Real its = step_size(args, dt.real(p), bias[p], slope);
     delta[p] = present && p < thread.here ? its : (Real)0;
   }
 }
@@ -435,9 +435,9 @@ __device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Re
                                        [[maybe_unused]] const Pair& z, bool present) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    values[p] = present ? to_real(dy.elements[p]) : (Real)0;
+    values[p] = present ? dy.real(p) : (Real)0;
 #if HAS_Z
-    const Real gate = present ? to_real(z.elements[p]) : (Real)0, s = sigmoid(gate);
+    const Real gate = present ? z.real(p) : (Real)0, s = sigmoid(gate);
     by_z[p] = values[p] * (s * ((Real)1 + gate * ((Real)1 - s)));
     values[p] *= gate * s;
 #endif
@@ -561,7 +561,7 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
         Real delta[PAIR], values[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
 #pragma unroll
-        for (int p = 0; p < PAIR; p++) values[p] = present ? to_real(incoming.x[ahead].elements[p]) : (Real)0;
+        for (int p = 0; p < PAIR; p++) values[p] = present ? incoming.x[ahead].real(p) : (Real)0;
         put(thread.frames, thread, at, delta);
         put(thread.frames + DISTANCE(x), thread, at, values);
       }
@@ -710,10 +710,10 @@ __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args,
 
 // ∂Δ/∂dt. Of softplus it is 1 − e^−Δ; where Δ was limited, dt must be asked.
 __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real delta,
-                                         [[maybe_unused]] Element dt, [[maybe_unused]] Real bias) {
+                                         [[maybe_unused]] Real dt, [[maybe_unused]] Real bias) {
 #if LIMIT
   Real slope;
-  step_size(args, to_real(dt), bias, slope);
+  step_size(args, dt, bias, slope);
   return slope;
 #elif SOFTPLUS
   return -expm1(-delta);
@@ -756,7 +756,7 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
     to_delta += x[p] * to_x;
     to_x *= delta[p];
 #endif
-    to_delta *= slope_of(args, delta[p], dt.elements[p], bias[p]);
+    to_delta *= slope_of(args, delta[p], dt.real(p), bias[p]);
 #if HAS_Z
     Real y = sums.y[p] * (output_weight(args));
 #if HAS_D

@@ -135,8 +135,8 @@ __device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, const
 #pragma unroll
       for (int f = 0; f < Sequence::FRAMES; f++) {
         const bool here = r + f < rows && column < place.channels;
-        delta[f] = here ? step_size(args, to_real(in.dt[k][f].elements[e]), bias, slope) : (Real)0;
-        x[f] = scale_input(to_real(in.x[k][f].elements[e]), delta[f]);
+        delta[f] = here ? step_size(args, in.dt[k][f].real(e), bias, slope) : (Real)0;
+        x[f] = scale_input(in.x[k][f].real(e), delta[f]);
       }
       const int row = e * ROW_STEP + column / VECTOR;
       Sequence::put(tile.delta, row, r, delta);
@@ -220,10 +220,10 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) {
 #if HAS_D
-        y[e] += args.d[place.channel0 + column + e] * to_real(finishing.x[k][f].elements[e]);
+        y[e] += args.d[place.channel0 + column + e] * finishing.x[k][f].real(e);
 #endif
 #if HAS_Z
-        const Real z = to_real(finishing.z[k][f].elements[e]);
+        const Real z = finishing.z[k][f].real(e);
         y[e] *= z * sigmoid(z);
 #endif
 #if SEQ_IDX

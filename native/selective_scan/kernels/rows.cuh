@@ -98,7 +98,7 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
     for (int f = 0; f < U::FRAMES; f++) {
       Real values[COUNT];
 #pragma unroll
-      for (int e = 0; e < COUNT; e++) values[e] = to_real(raw[k][f].elements[e]);
+      for (int e = 0; e < COUNT; e++) values[e] = raw[k][f].real(e);
       store_reals(&tile[(r + f) / OWN_FRAMES][(r + f) % OWN_FRAMES * SLOT_WIDTH + column], values);
     }
   });
@@ -114,7 +114,7 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
     for (int e = 0; e < COUNT; e++) {
       Real values[U::FRAMES];
 #pragma unroll
-      for (int f = 0; f < U::FRAMES; f++) values[f] = to_real(raw[k][f].elements[e]);
+      for (int f = 0; f < U::FRAMES; f++) values[f] = raw[k][f].real(e);
       U::put(tile, column + e, r, values);
     }
   });
