@@ -213,7 +213,7 @@ impl BackwardPlan {
     /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then,
     /// where passes do not add to them and they are `aligned`, their dx and dΔ are room for a piece's sums of dB and dC.
     pub fn pieces(&self, problem: &Problem, aligned: bool) -> impl Iterator<Item = Piece> {
-        let Self { segment, chunk, .. } = *self;
+        let Self { segment, chunk, layout: Layout { tile, .. }, .. } = *self;
         let frame = problem.dim * problem.element.size();
         let sums = self.contributions(problem) * self.layout.slots() * Sizes::of(problem).words * 4;
         let free = self.has_room_in_gradients(problem, aligned);
@@ -223,13 +223,15 @@ impl BackwardPlan {
             if left == 0 {
                 return None;
             }
-            let chunks = left.div_ceil(chunk);
-            let with_room = if free { chunks * frame / (frame + sums) } else { 0 };
-            let in_gradients = with_room * chunk > in_workspace;
+            // Whole chunks; of the last, some tiles, which each launch walks to once more.
+            let unit = if left > chunk { chunk } else { tile };
+            let units = left.div_ceil(unit);
+            let with_room = if free { units * frame / (frame + sums) } else { 0 };
+            let in_gradients = with_room * unit > in_workspace;
             let first = if in_gradients {
-                (chunks - with_room) * chunk
+                (units - with_room) * unit
             } else if in_workspace >= chunk {
-                chunks.saturating_sub(in_workspace.div_ceil(chunk)) * chunk
+                left.div_ceil(chunk).saturating_sub(in_workspace.div_ceil(chunk)) * chunk
             } else {
                 // Some tiles of the last chunk.
                 (left - 1) / chunk * chunk + (left - 1) % chunk / in_workspace * in_workspace
