@@ -487,12 +487,13 @@ struct First {
 
   __device__ __forceinline__ First(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0) {
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++) load(args, sequence, thread, k, r0 + k * SPAN + thread.lane);
+    for (int k = 0; k < AHEAD; k++) {
+      const int r = r0 + k * SPAN + thread.lane;
+      load(args, thread, k, sequence.at(r), sequence.owns(thread, r));
+    }
   }
 
-  __device__ __forceinline__ void load(const Arguments& args, const Sequence& sequence, const Thread& thread, int k, int r) {
-    const i64 at = sequence.at(r);
-    const bool owned = sequence.owns(thread, r);
+  __device__ __forceinline__ void load(const Arguments& args, const Thread& thread, int k, i64 at, bool owned) {
     dt[k] = Sequence::load(args.dt, thread, at, owned);
     x[k] = Sequence::load(args.x, thread, at, owned);
   }
@@ -549,6 +550,8 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
                                             const Thread& thread, PairStates& h, First incoming, const Marks& marks, int r0,
                                             int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
+  const i64 step = SPAN * sequence.stride;
+  i64 next = sequence.at(r0 + AHEAD * SPAN + thread.lane);
 #pragma unroll 1
   for (int k0 = 0; k0 < spans; k0 += AHEAD) {
 #pragma unroll
@@ -566,7 +569,8 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
         put(thread.frames + DISTANCE(x), thread, at, values);
       }
       if constexpr (KEEP) save(thread.states + k * SPAN_REALS, h);
-      if (k + AHEAD < spans) incoming.load(args, sequence, thread, ahead, r0 + own + AHEAD * SPAN);
+      if (k + AHEAD < spans) incoming.load(args, thread, ahead, next, sequence.owns(thread, r0 + own + AHEAD * SPAN));
+      next += step;
       __syncwarp();
       if (!KEEP || k + 1 < spans) walk_span(thread, h, marks, k, at);
     }
