@@ -200,7 +200,7 @@ impl BackwardPlan {
     /// Whether what is needed only until the gradients of x and dt are written may lie there: passes must not add to them,
     /// and their addresses must be `aligned`.
     pub fn has_room_in_gradients(&self, problem: &Problem, aligned: bool) -> bool {
-        let one_pass = !problem.bidirectional && problem.state <= self.layout.slots();
+        let one_pass = !has_several_passes(problem, &self.layout);
         aligned && one_pass && (problem.dim * problem.element.size()).is_multiple_of(16)
     }
 
@@ -328,9 +328,17 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
         _ if layout.time_lanes > 1 => 384,
         _ if Sizes::of(problem).words > 1 => 0,
         _ if heavy && layout.lanes < 4 => 256,
-        _ if problem.seq_idx || problem.z || layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if problem.seq_idx || layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if problem.z && (layout.lanes > 4 || !is_plain(problem) || has_several_passes(problem, layout)) => {
+            384
+        }
         _ => 512,
     }
+}
+
+/// Whether the states need several passes, or the directions.
+fn has_several_passes(problem: &Problem, layout: &Layout) -> bool {
+    walks(problem, layout.slots()).len() > 1
 }
 
 /// Whether a state is a word and its gain that of all the others.
@@ -636,8 +644,8 @@ impl Properties {
     /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
     fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<ForwardPlan> {
         let forward = self.forward_keeping(problem, plan.chunk);
-        let slots = plan.layout.slots().min(forward.layout.slots());
-        let one_pass = !problem.bidirectional && problem.state <= slots;
+        let one_pass =
+            [plan.layout, forward.layout].iter().all(|layout| !has_several_passes(problem, layout));
         let short = plan.chunks > 1 && problem.seq < BOUNDED_FROM && forward.chunks == 1;
         (short && one_pass).then_some(forward)
     }
@@ -999,7 +1007,7 @@ impl Configurations<'_> {
             vector_states: if time_lanes > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
             joins: (2..=MOST_JOINED).contains(&chunks),
-            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
+            several_passes: has_several_passes(self.problem, &self.layout),
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
         }
@@ -1011,7 +1019,7 @@ impl Configurations<'_> {
         Configuration {
             vector: walking.vector.min(PAIR),
             vector_states: self.vector_states(self.layout.orders),
-            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
+            several_passes: has_several_passes(self.problem, &self.layout),
             ..walking
         }
     }
