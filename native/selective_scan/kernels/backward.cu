@@ -49,7 +49,7 @@
 #define SPANS (PART_FRAMES / SPAN)
 // Spans from that which is walked to that which is read. Two where states or adjoints are walked alone: that takes less time
 // than a span's way from memory, and what lies in the rows of one may still be read when the next is there.
-#define AHEAD (SPANS > 1 && (TILES > 1 || ADJOINTS_ALONE) ? 2 : 1)
+#define AHEAD (TILES > 1 || ADJOINTS_ALONE ? 2 : 1)
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
 #define WARPS_EACH (WARPS / PARTS)
@@ -64,6 +64,7 @@
 
 static_assert(CHANNELS == WARPS_EACH * CHANNELS_EACH, "warps have equally many channels");
 static_assert(PART_FRAMES % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
+static_assert(SPANS >= AHEAD, "what is read ahead lies in the tile");
 static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
 static_assert(STATES <= PACK, "a lane's states are neighbours");

@@ -1,8 +1,8 @@
 // The forward scan: h_i = a_i h_{i−1} + g_i B_i x_i, y_i = Σ C_i h_i + D x_i, out = y·silu(z).
 //
 // One block walks one chunk of one batch row for CHANNELS channels. Where the sequence is cut in several chunks,
-// `boundary_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes (two directions, or more
-// states than SLOTS), y gathers in `y_sum` and the last pass finishes it.
+// `boundary_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes
+// (two directions, or more states than SLOTS), y gathers in `y_sum` and the last pass finishes it.
 //
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
 // zero, and the product of its decays, or ΣΔ where DECAY_BY_SUM.

@@ -33,9 +33,11 @@ struct Units {
   static constexpr int EACH = (ALL + THREADS - 1) / THREADS;
   typedef ElementPack<COUNT> Raw[EACH][FRAMES];
 
-  // All units of a thread have the same columns.
-  static_assert(EACH == 1 || THREADS % PER_FRAME == 0, "a thread stays with its columns");
-  static __device__ __forceinline__ int first_column() { return (int)threadIdx.x % PER_FRAME * COUNT; }
+  // The first column of all units of the thread, where these are the same.
+  static __device__ __forceinline__ int first_column() {
+    static_assert(EACH == 1 || THREADS % PER_FRAME == 0, "a thread stays with its columns");
+    return (int)threadIdx.x % PER_FRAME * COUNT;
+  }
 
   // Calls f(number, first frame, first column) for each unit of this thread.
   template <typename F>

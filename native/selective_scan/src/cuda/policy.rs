@@ -125,6 +125,11 @@ impl Layout {
     pub const fn slots(&self) -> usize {
         self.lanes * self.states * self.rounds
     }
+
+    /// Their bytes.
+    fn states_bytes(&self, problem: &Problem) -> usize {
+        self.slots() * Sizes::of(problem).words * 4
+    }
 }
 
 /// Neighbouring channels that share their b and their c, and how they are dealt to blocks.
@@ -151,6 +156,15 @@ pub struct ForwardPlan {
     pub checkpoint_interval: usize,
 }
 
+/// What finds the states at the boundaries of chunks from the inputs alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatesPlan {
+    /// The forward pass, which keeps them.
+    Forward(ForwardPlan),
+    /// Summaries of the chunks, by walks of this layout and these blocks of channels, and a scan over them.
+    Summaries(Layout, Units),
+}
+
 /// The backward pass of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackwardPlan {
@@ -158,12 +172,8 @@ pub struct BackwardPlan {
     pub layout: Layout,
     /// Its blocks of channels.
     pub units: Units,
-    /// The forward pass, where it finds the states at the boundaries in less time than summaries of all chunks.
-    pub forward: Option<ForwardPlan>,
-    /// Elsewhere, the layout of the walk that finds them.
-    pub states: Layout,
-    /// Its blocks of channels.
-    pub states_units: Units,
+    /// What finds the states at the boundaries of chunks from the inputs alone.
+    pub states: StatesPlan,
     /// Frames a chunk: from one state that is kept to the next.
     pub chunk: usize,
     /// Chunks a row.
@@ -215,7 +225,7 @@ impl BackwardPlan {
     pub fn pieces(&self, problem: &Problem, aligned: bool) -> impl Iterator<Item = Piece> {
         let Self { segment, chunk, layout: Layout { tile, .. }, .. } = *self;
         let frame = problem.dim * problem.element.size();
-        let sums = self.contributions(problem) * self.layout.slots() * Sizes::of(problem).words * 4;
+        let sums = self.contributions(problem) * self.layout.states_bytes(problem);
         let free = self.has_room_in_gradients(problem, aligned);
         let in_workspace = self.piece;
         let mut left = segment;
@@ -624,7 +634,8 @@ impl Properties {
                 }
                 layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
-                let states = self.forward_layout(&own, chunk, false);
+                let (of_summaries, units) = self.forward_layout(&own, chunk, false);
+                let states = StatesPlan::Summaries(of_summaries, units);
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
                     let excess =
@@ -637,7 +648,8 @@ impl Properties {
             }
         }
         let (_, plan) = best.expect("there is a layout, and a segment");
-        BackwardPlan { forward: self.forward_for_states(problem, &plan), ..plan }
+        let forward = self.forward_for_states(problem, &plan);
+        BackwardPlan { states: forward.map_or(plan.states, StatesPlan::Forward), ..plan }
     }
 
     /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
@@ -714,7 +726,7 @@ impl Properties {
         &self,
         problem: &Problem,
         layout: Layout,
-        (states, states_units): (Layout, Units),
+        states: StatesPlan,
         chunk: usize,
         segments: usize,
     ) -> BackwardPlan {
@@ -753,9 +765,7 @@ impl Properties {
         BackwardPlan {
             layout,
             units: Units { unit, blocks: unit.div_ceil(layout.channels) },
-            forward: None,
             states,
-            states_units,
             chunk,
             chunks,
             segment,
@@ -800,8 +810,7 @@ fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
 /// Whether what adjoint chunks of so many frames add to a channel fits where its row's gradient will be. The last chunk, which
 /// may be short, needs as much as any.
 fn adjoints_fit(problem: &Problem, layout: &Layout, frames: usize) -> bool {
-    let width = layout.slots() * Sizes::of(problem).words * 4;
-    problem.seq.div_ceil(frames) * width <= problem.seq * problem.element.size()
+    problem.seq.div_ceil(frames) * layout.states_bytes(problem) <= problem.seq * problem.element.size()
 }
 
 /// Blocks of channels of a row.
@@ -812,23 +821,20 @@ fn blocks(problem: &Problem, layout: &Layout) -> usize {
 
 /// Bytes of the sums of dB and dC over each block's channels, of a frame of all rows.
 fn sums_of_frame(problem: &Problem, layout: &Layout) -> usize {
-    let state = Sizes::of(problem).words * 4;
-    varying(problem) * problem.batch * blocks(problem, layout) * layout.slots() * state
+    varying(problem) * problem.batch * blocks(problem, layout) * layout.states_bytes(problem)
 }
 
 /// Bytes of the states at the boundaries of chunks, and of the decays between them.
 fn boundary_bytes(problem: &Problem, layout: &Layout, chunks: usize) -> usize {
-    let sizes = Sizes::of(problem);
-    let states = layout.slots() * sizes.words * 4;
-    let decay = if decay_by_sum(problem) { sizes.real } else { states };
+    let states = layout.states_bytes(problem);
+    let decay = if decay_by_sum(problem) { Sizes::of(problem).real } else { states };
     if chunks > 1 { problem.batch * chunks * problem.dim * (states + decay) } else { 0 }
 }
 
 /// Bytes of what a segment of every row carries and sums over time.
 fn segment_bytes(problem: &Problem, layout: &Layout) -> usize {
-    let sizes = Sizes::of(problem);
     let sets = 2 + (2 - varying(problem));
-    problem.batch * problem.dim * (sets * layout.slots() * sizes.words * 4 + 2 * sizes.real)
+    problem.batch * problem.dim * (sets * layout.states_bytes(problem) + 2 * Sizes::of(problem).real)
 }
 
 /// The widest access, in elements, that the facts allow.
