@@ -106,6 +106,12 @@ struct Arguments {
 #define PASS_SLOTS (SLOTS * ROUNDS)
 #define PASS_WIDTH (SLOT_WIDTH * ROUNDS)
 
+// What is carried over a chunk: what the decays of all its frames leave of it, and what the chunk adds, `end`. A chunk that resets
+// forgets what is carried to it.
+__device__ __forceinline__ State over_chunk(State carried, State decay, State end, bool resets) {
+  return resets ? end : decay * carried + end;
+}
+
 #define MARK_RESET 1
 #define MARK_SKIP 2
 

@@ -49,7 +49,7 @@
 #define SPANS (PART_FRAMES / SPAN)
 // Spans from that which is walked to that which is read. Two where states or adjoints are walked alone: that takes less time
 // than a span's way from memory, and what lies in the rows of one may still be read when the next is there.
-#define AHEAD (SPANS > 1 && (TILES > 1 || ADJOINTS_ALONE) ? 2 : 1)
+#define AHEAD (TILES > 1 || ADJOINTS_ALONE ? 2 : 1)
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
 #define WARPS_EACH (WARPS / PARTS)
@@ -64,6 +64,7 @@
 
 static_assert(CHANNELS == WARPS_EACH * CHANNELS_EACH, "warps have equally many channels");
 static_assert(PART_FRAMES % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
+static_assert(SPANS >= AHEAD, "what is read ahead lies in the tile");
 static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
 static_assert(STATES <= PACK, "a lane's states are neighbours");
@@ -260,8 +261,8 @@ struct Sequence {
 #if VECTOR == PAIR
     pair = *reinterpret_cast<const Pair*>(tensor + at);
 #else
-    pair.elements[0] = tensor[at];
-    pair.elements[1] = thread.here > 1 ? tensor[at + 1] : Element{};
+    pair.put(0, tensor[at]);
+    pair.put(1, thread.here > 1 ? tensor[at + 1] : Element{});
 #endif
     return pair;
   }
@@ -342,7 +343,7 @@ struct Incoming {
           Real values[PART];
 #pragma unroll
           for (int e = 0; e < PART; e++) {
-            values[e] = marks.skip(r) ? (Real)0 : to_real(raw[k].elements[first + (e ^ (turn & (PART - 1)))]);
+            values[e] = marks.skip(r) ? (Real)0 : raw[k].real(first + (e ^ (turn & (PART - 1))));
           }
           const int of_lane = (column + first) % LANE_WIDTH ^ (turn & ~(PART - 1));
           store_reals(&rows.frames[r][place_in_row((column + first) / LANE_WIDTH, order) + of_lane], values);
@@ -425,7 +426,7 @@ __device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] 
 #endif
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const Real its = step_size(args, to_real(dt.elements[p]), bias[p], slope);
+    const Real its = step_size(args, dt.real(p), bias[p], slope);
     delta[p] = present && p < thread.here ? its : (Real)0;
   }
 }
@@ -435,9 +436,9 @@ __device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Re
                                        [[maybe_unused]] const Pair& z, bool present) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    values[p] = present ? to_real(dy.elements[p]) : (Real)0;
+    values[p] = present ? dy.real(p) : (Real)0;
 #if HAS_Z
-    const Real gate = present ? to_real(z.elements[p]) : (Real)0, s = sigmoid(gate);
+    const Real gate = present ? z.real(p) : (Real)0, s = sigmoid(gate);
     by_z[p] = values[p] * (s * ((Real)1 + gate * ((Real)1 - s)));
     values[p] *= gate * s;
 #endif
@@ -487,12 +488,13 @@ struct First {
 
   __device__ __forceinline__ First(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0) {
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++) load(args, sequence, thread, k, r0 + k * SPAN + thread.lane);
+    for (int k = 0; k < AHEAD; k++) {
+      const int r = r0 + k * SPAN + thread.lane;
+      load(args, thread, k, sequence.at(r), sequence.owns(thread, r));
+    }
   }
 
-  __device__ __forceinline__ void load(const Arguments& args, const Sequence& sequence, const Thread& thread, int k, int r) {
-    const i64 at = sequence.at(r);
-    const bool owned = sequence.owns(thread, r);
+  __device__ __forceinline__ void load(const Arguments& args, const Thread& thread, int k, i64 at, bool owned) {
     dt[k] = Sequence::load(args.dt, thread, at, owned);
     x[k] = Sequence::load(args.x, thread, at, owned);
   }
@@ -549,6 +551,8 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
                                             const Thread& thread, PairStates& h, First incoming, const Marks& marks, int r0,
                                             int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
+  const i64 step = SPAN * sequence.stride;
+  i64 next = sequence.at(r0 + AHEAD * SPAN + thread.lane);
 #pragma unroll 1
   for (int k0 = 0; k0 < spans; k0 += AHEAD) {
 #pragma unroll
@@ -561,12 +565,13 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
         Real delta[PAIR], values[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
 #pragma unroll
-        for (int p = 0; p < PAIR; p++) values[p] = present ? to_real(incoming.x[ahead].elements[p]) : (Real)0;
+        for (int p = 0; p < PAIR; p++) values[p] = present ? incoming.x[ahead].real(p) : (Real)0;
         put(thread.frames, thread, at, delta);
         put(thread.frames + DISTANCE(x), thread, at, values);
       }
       if constexpr (KEEP) save(thread.states + k * SPAN_REALS, h);
-      if (k + AHEAD < spans) incoming.load(args, sequence, thread, ahead, r0 + own + AHEAD * SPAN);
+      if (k + AHEAD < spans) incoming.load(args, thread, ahead, next, sequence.owns(thread, r0 + own + AHEAD * SPAN));
+      next += step;
       __syncwarp();
       if (!KEEP || k + 1 < spans) walk_span(thread, h, marks, k, at);
     }
@@ -710,10 +715,10 @@ __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args,
 
 // ∂Δ/∂dt. Of softplus it is 1 − e^−Δ; where Δ was limited, dt must be asked.
 __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real delta,
-                                         [[maybe_unused]] Element dt, [[maybe_unused]] Real bias) {
+                                         [[maybe_unused]] Real dt, [[maybe_unused]] Real bias) {
 #if LIMIT
   Real slope;
-  step_size(args, to_real(dt), bias, slope);
+  step_size(args, dt, bias, slope);
   return slope;
 #elif SOFTPLUS
   return -expm1(-delta);
@@ -756,7 +761,7 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
     to_delta += x[p] * to_x;
     to_x *= delta[p];
 #endif
-    to_delta *= slope_of(args, delta[p], dt.elements[p], bias[p]);
+    to_delta *= slope_of(args, delta[p], dt.real(p), bias[p]);
 #if HAS_Z
     Real y = sums.y[p] * (output_weight(args));
 #if HAS_D

@@ -146,10 +146,33 @@ __device__ __forceinline__ void load_constant(State (&states)[STATES], const Ele
 #define TILE_Z 0
 #endif
 
+// COUNT neighbouring elements; all are zero before any is put. Those of 16 bits stay the words that they come as: of halves,
+// each in a register, the compiler takes words apart right where they are loaded, and waits for them there.
+#if ELEMENT > 1
+template <int COUNT>
+struct alignas(COUNT * sizeof(Element)) ElementPack {
+  u32 words[COUNT / 2];
+
+  __device__ __forceinline__ Real real(int k) const { return half_of(words[k / 2], k % 2); }
+  __device__ __forceinline__ void put(int k, Element element) { words[k / 2] |= (u32)element << k % 2 * 16; }
+};
+
+template <>
+struct ElementPack<1> {
+  Element element;
+
+  __device__ __forceinline__ Real real(int) const { return to_real(element); }
+  __device__ __forceinline__ void put(int, Element its) { element = its; }
+};
+#else
 template <int COUNT>
 struct alignas(COUNT * sizeof(Element)) ElementPack {
   Element elements[COUNT];
+
+  __device__ __forceinline__ Real real(int k) const { return to_real(elements[k]); }
+  __device__ __forceinline__ void put(int k, Element element) { elements[k] = element; }
 };
+#endif
 
 // COUNT neighbouring reals of shared memory, in accesses of up to 16 bytes: without conflicts over its banks.
 template <int COUNT>
@@ -228,9 +251,9 @@ __device__ __forceinline__ void store_bytes(void* global, const void* bytes) {
 // Stores VECTOR elements of a sequence at once.
 __device__ __forceinline__ void store_elements(Element* target, const Real (&values)[VECTOR]) {
   constexpr int BYTES = VECTOR * sizeof(Element);
-  alignas(16) ElementPack<VECTOR> pack;
+  alignas(16) ElementPack<VECTOR> pack{};
 #pragma unroll
-  for (int k = 0; k < VECTOR; k++) pack.elements[k] = to_element(values[k]);
+  for (int k = 0; k < VECTOR; k++) pack.put(k, to_element(values[k]));
   store_bytes<BYTES>(target, &pack);
 }
 

@@ -1,8 +1,8 @@
 // The forward scan: h_i = a_i h_{i−1} + g_i B_i x_i, y_i = Σ C_i h_i + D x_i, out = y·silu(z).
 //
 // One block walks one chunk of one batch row for CHANNELS channels. Where the sequence is cut in several chunks,
-// `boundary_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes (two directions, or more
-// states than SLOTS), y gathers in `y_sum` and the last pass finishes it.
+// `boundary_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes
+// (two directions, or more states than SLOTS), y gathers in `y_sum` and the last pass finishes it.
 //
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
 // zero, and the product of its decays, or ΣΔ where DECAY_BY_SUM.
@@ -87,6 +87,30 @@ struct Incoming {
   }
 };
 
+// Parameters of the channels whose elements the thread brings in and finishes. Read where they are needed, they would be waited
+// for in every tile.
+struct Owned {
+#if HAS_DT_BIAS
+  Real dt_bias[VECTOR];
+#endif
+#if HAS_D
+  Real d[VECTOR];
+#endif
+
+  __device__ __forceinline__ Owned([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Place& place) {
+#pragma unroll
+    for (int e = 0; e < VECTOR; e++) {
+      [[maybe_unused]] const int column = Sequence::first_column() + e;
+#if HAS_DT_BIAS
+      dt_bias[e] = column < place.channels ? args.dt_bias[place.channel0 + column] : (Real)0;
+#endif
+#if HAS_D
+      d[e] = column < place.channels ? args.d[place.channel0 + column] : (Real)0;
+#endif
+    }
+  }
+};
+
 // What the owner of an element needs to finish it.
 struct Finishing {
 #if SEQ_IDX
@@ -123,20 +147,21 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 }
 
 // Whether there is a mark among those that the thread has stored.
-__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, const Arguments& args, const Place& place, int rows) {
+__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[maybe_unused]] const Owned& owned, const Arguments& args,
+                                           const Place& place, int rows) {
   Sequence::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
       [[maybe_unused]] Real bias = 0, slope;
 #if HAS_DT_BIAS
-      if (column < place.channels) bias = args.dt_bias[place.channel0 + column + e];
+      bias = owned.dt_bias[e];
 #endif
       Real delta[Sequence::FRAMES], x[Sequence::FRAMES];
 #pragma unroll
       for (int f = 0; f < Sequence::FRAMES; f++) {
         const bool here = r + f < rows && column < place.channels;
-        delta[f] = here ? step_size(args, to_real(in.dt[k][f].elements[e]), bias, slope) : (Real)0;
-        x[f] = scale_input(to_real(in.x[k][f].elements[e]), delta[f]);
+        delta[f] = here ? step_size(args, in.dt[k][f].real(e), bias, slope) : (Real)0;
+        x[f] = scale_input(in.x[k][f].real(e), delta[f]);
       }
       const int row = e * ROW_STEP + column / VECTOR;
       Sequence::put(tile.delta, row, r, delta);
@@ -192,7 +217,7 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
 
 // The owner of an element of a tile finishes it.
 __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] const Finishing& finishing, const Incoming& in,
-                                            const Arguments& args, const Place& place, int rows) {
+                                            [[maybe_unused]] const Owned& owned, const Arguments& args, const Place& place, int rows) {
   Sequence::each([&](int k, int r, int column) {
     Real sums[VECTOR][Sequence::FRAMES];
 #pragma unroll
@@ -220,10 +245,10 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) {
 #if HAS_D
-        y[e] += args.d[place.channel0 + column + e] * to_real(finishing.x[k][f].elements[e]);
+        y[e] += owned.d[e] * finishing.x[k][f].real(e);
 #endif
 #if HAS_Z
-        const Real z = to_real(finishing.z[k][f].elements[e]);
+        const Real z = finishing.z[k][f].real(e);
         y[e] *= z * sigmoid(z);
 #endif
 #if SEQ_IDX
@@ -315,6 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   wait_for_kernels_before();  // for the marks
 #endif
   load_tile(incoming, args, rows_at(0));
+  const Owned owned(args, place);
 #if !SEQ_IDX
   wait_for_kernels_before();
 #endif
@@ -323,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   thread.parked = &shared.parked;
 #endif
   begin_thread(thread, args, place);
-  bool stored_mark = store_tile(shared.tiles[0], incoming, args, place, rows_at(0));
+  bool stored_mark = store_tile(shared.tiles[0], incoming, owned, args, place, rows_at(0));
   load_tile(incoming, args, rows_at(TILE));
 
   Kept kept(args, begin, frames);
@@ -333,13 +359,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
     Tile &tile = shared.tiles[walked], &other = shared.tiles[walked ^ 1];
     const int next = i + TILE, rows = rows_at(i);
     const bool marked = meet(stored_mark);  // the tile is whole; the one before it has been walked by all
-    if (!SUMMARY && i > 0) finish_tile(other, finishing, incoming, args, place, TILE);
-    if (next < frames) stored_mark = store_tile(other, incoming, args, place, rows_at(next));
+    if (!SUMMARY && i > 0) finish_tile(other, finishing, incoming, owned, args, place, TILE);
+    if (next < frames) stored_mark = store_tile(other, incoming, owned, args, place, rows_at(next));
     load_tile(incoming, args, rows_at(next + TILE));
     load_finishing(finishing, tile, incoming, args, rows, marked);
     walk(tile, thread, args, place, kept, i, rows, marked);
   }
   __syncthreads();
-  if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, args, place, rows_at((frames - 1) / TILE * TILE));
+  if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, owned, args, place, rows_at((frames - 1) / TILE * TILE));
   end_thread(thread, args, place);
 }

@@ -40,6 +40,23 @@ __device__ __forceinline__ Real to_real(Element element) {
 #endif
 }
 
+#if ELEMENT > 1
+// The lower or the upper of two elements in a word.
+__device__ __forceinline__ Real half_of(u32 word, bool upper) {
+#if ELEMENT == 2
+  return __uint_as_float(upper ? word & 0xffff0000u : word << 16);
+#else
+  float value;
+  if (upper) {
+    asm("{ .reg .f16 lower, upper; mov.b32 {lower, upper}, %1; cvt.f32.f16 %0, upper; }" : "=f"(value) : "r"(word));
+  } else {
+    asm("{ .reg .f16 lower, upper; mov.b32 {lower, upper}, %1; cvt.f32.f16 %0, lower; }" : "=f"(value) : "r"(word));
+  }
+  return value;
+#endif
+}
+#endif
+
 // Rounds to nearest, ties to even; a NaN stays a NaN.
 __device__ __forceinline__ Element to_element(Real value) {
 #if ELEMENT == 2 && __CUDA_ARCH__ >= 800

@@ -75,7 +75,7 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
       ends[boundary_of(k) * width] = carried;
 #endif
       const State decay = ADJOINTS ? conjugate(decays[k]) : decays[k];
-      carried = resets[k] ? held[k] : decay * carried + held[k];
+      carried = over_chunk(carried, decay, held[k], resets[k]);
     }
   }
   return carried;

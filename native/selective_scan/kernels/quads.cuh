@@ -321,11 +321,11 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
 #if DECAY_BY_SUM
-        const State carried = exp_product(finite_rate(a_of(thread.rate[s])), delta_sums[k]) * thread.h[s];
+        const State decay = exp_product(finite_rate(a_of(thread.rate[s])), delta_sums[k]);
 #else
-        const State carried = decays[k][s] * thread.h[s];
+        const State decay = decays[k][s];
 #endif
-        thread.h[s] = resets[k] ? ends[k][s] : carried + ends[k][s];
+        thread.h[s] = over_chunk(thread.h[s], decay, ends[k][s], resets[k]);
       }
     }
   }

@@ -33,6 +33,12 @@ struct Units {
   static constexpr int EACH = (ALL + THREADS - 1) / THREADS;
   typedef ElementPack<COUNT> Raw[EACH][FRAMES];
 
+  // The first column of all units of the thread, where these are the same.
+  static __device__ __forceinline__ int first_column() {
+    static_assert(EACH == 1 || THREADS % PER_FRAME == 0, "a thread stays with its columns");
+    return (int)threadIdx.x % PER_FRAME * COUNT;
+  }
+
   // Calls f(number, first frame, first column) for each unit of this thread.
   template <typename F>
   static __device__ __forceinline__ void each(F f) {
@@ -98,7 +104,7 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
     for (int f = 0; f < U::FRAMES; f++) {
       Real values[COUNT];
 #pragma unroll
-      for (int e = 0; e < COUNT; e++) values[e] = to_real(raw[k][f].elements[e]);
+      for (int e = 0; e < COUNT; e++) values[e] = raw[k][f].real(e);
       store_reals(&tile[(r + f) / OWN_FRAMES][(r + f) % OWN_FRAMES * SLOT_WIDTH + column], values);
     }
   });
@@ -114,7 +120,7 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
     for (int e = 0; e < COUNT; e++) {
       Real values[U::FRAMES];
 #pragma unroll
-      for (int f = 0; f < U::FRAMES; f++) values[f] = to_real(raw[k][f].elements[e]);
+      for (int f = 0; f < U::FRAMES; f++) values[f] = raw[k][f].real(e);
       U::put(tile, column + e, r, values);
     }
   });

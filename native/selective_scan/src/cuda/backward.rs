@@ -8,7 +8,7 @@ use super::launch::{
     Blocks, Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
     walking_blocks,
 };
-use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Piece};
+use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Piece, StatesPlan, Units};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads of a block of reduce.cu; what a block sums: packs of components of dB or dC, or columns of a parameter.
@@ -20,7 +20,8 @@ const COLUMNS: usize = 32;
 enum States {
     /// The forward pass, which keeps them; its outputs go where the gradient of x will be.
     Forward(ForwardPlan, Kernel),
-    Summaries(Boundaries),
+    /// Summaries of the chunks, and how channels are dealt to their blocks.
+    Summaries(Boundaries, Units),
 }
 
 pub(super) struct BackwardKernels {
@@ -42,18 +43,18 @@ impl BackwardKernels {
         pass: Pass,
         alignment: Alignment,
     ) -> Result<Self, Error> {
-        let configurations =
-            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
-        let of_states =
-            Configurations { problem, layout: plan.states, unit: plan.states_units.unit, alignment };
-        let find_states = || match plan.forward {
-            Some(forward) => {
-                let configurations =
-                    Configurations { problem, layout: forward.layout, unit: forward.units.unit, alignment };
+        let of = |layout, units: Units| Configurations { problem, layout, unit: units.unit, alignment };
+        let configurations = of(plan.layout, plan.units);
+        let find_states = || match plan.states {
+            StatesPlan::Forward(forward) => {
+                let configurations = of(forward.layout, forward.units);
                 let kernel = device.walking_kernel(configurations.forward(1), c"scan_forward")?;
                 Ok(States::Forward(forward, kernel))
             }
-            None => Boundaries::of_states(device, &of_states, false).map(States::Summaries),
+            StatesPlan::Summaries(layout, units) => {
+                let boundaries = Boundaries::of_states(device, &of(layout, units), false)?;
+                Ok(States::Summaries(boundaries, units))
+            }
         };
         let own_states = plan.chunks > 1 && pass == Pass::Backward;
         let reduce = configurations.reduce();
@@ -128,7 +129,10 @@ impl Arguments {
 
 /// States of a row of those at the boundaries.
 fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
-    if plan.forward.is_some() { problem.state } else { plan.states.slots() }
+    match plan.states {
+        StatesPlan::Forward(_) => problem.state,
+        StatesPlan::Summaries(layout, _) => layout.slots(),
+    }
 }
 
 /// Groups of a projection that varies with the frame.
@@ -281,9 +285,9 @@ impl Device {
                     let arguments = arguments.keeping_states(forward);
                     launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
                 }
-                Some(States::Summaries(states)) => {
+                Some(States::Summaries(states, units)) => {
                     let mut arguments = arguments;
-                    arguments.deal(plan.states_units);
+                    arguments.deal(*units);
                     states.find(&launcher, problem, &arguments)?;
                 }
                 None => {}

@@ -18,7 +18,7 @@ use super::compile::Configuration;
 use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
-use super::policy::{Alignment, Configurations, Properties, Units};
+use super::policy::{Alignment, Configurations, Properties, StatesPlan, Units};
 use crate::{Error, Inputs, Problem};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -333,10 +333,12 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
             let kernels = of(plan.layout, plan.units);
             needed.extend([kernels.backward(plan.tiles()), kernels.reduce()]);
             if plan.chunks > 1 && pass == Pass::Backward {
-                match plan.forward {
-                    Some(forward) => needed.push(of(forward.layout, forward.units).forward(1)),
-                    None => {
-                        let kernels = of(plan.states, plan.states_units);
+                match plan.states {
+                    StatesPlan::Forward(forward) => {
+                        needed.push(of(forward.layout, forward.units).forward(1));
+                    }
+                    StatesPlan::Summaries(layout, units) => {
+                        let kernels = of(layout, units);
                         needed.extend([kernels.chunk_states(), kernels.prefix(false)]);
                     }
                 }

@@ -125,6 +125,11 @@ impl Layout {
     pub const fn slots(&self) -> usize {
         self.lanes * self.states * self.rounds
     }
+
+    /// Their bytes.
+    fn states_bytes(&self, problem: &Problem) -> usize {
+        self.slots() * Sizes::of(problem).words * 4
+    }
 }
 
 /// Neighbouring channels that share their b and their c, and how they are dealt to blocks.
@@ -151,6 +156,15 @@ pub struct ForwardPlan {
     pub checkpoint_interval: usize,
 }
 
+/// What finds the states at the boundaries of chunks from the inputs alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatesPlan {
+    /// The forward pass, which keeps them.
+    Forward(ForwardPlan),
+    /// Summaries of the chunks, by walks of this layout and these blocks of channels, and a scan over them.
+    Summaries(Layout, Units),
+}
+
 /// The backward pass of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackwardPlan {
@@ -158,12 +172,8 @@ pub struct BackwardPlan {
     pub layout: Layout,
     /// Its blocks of channels.
     pub units: Units,
-    /// The forward pass, where it finds the states at the boundaries in less time than summaries of all chunks.
-    pub forward: Option<ForwardPlan>,
-    /// Elsewhere, the layout of the walk that finds them.
-    pub states: Layout,
-    /// Its blocks of channels.
-    pub states_units: Units,
+    /// What finds the states at the boundaries of chunks from the inputs alone.
+    pub states: StatesPlan,
     /// Frames a chunk: from one state that is kept to the next.
     pub chunk: usize,
     /// Chunks a row.
@@ -200,7 +210,7 @@ impl BackwardPlan {
     /// Whether what is needed only until the gradients of x and dt are written may lie there: passes must not add to them,
     /// and their addresses must be `aligned`.
     pub fn has_room_in_gradients(&self, problem: &Problem, aligned: bool) -> bool {
-        let one_pass = !problem.bidirectional && problem.state <= self.layout.slots();
+        let one_pass = !has_several_passes(problem, &self.layout);
         aligned && one_pass && (problem.dim * problem.element.size()).is_multiple_of(16)
     }
 
@@ -213,9 +223,9 @@ impl BackwardPlan {
     /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then,
     /// where passes do not add to them and they are `aligned`, their dx and dΔ are room for a piece's sums of dB and dC.
     pub fn pieces(&self, problem: &Problem, aligned: bool) -> impl Iterator<Item = Piece> {
-        let Self { segment, chunk, .. } = *self;
+        let Self { segment, chunk, layout: Layout { tile, .. }, .. } = *self;
         let frame = problem.dim * problem.element.size();
-        let sums = self.contributions(problem) * self.layout.slots() * Sizes::of(problem).words * 4;
+        let sums = self.contributions(problem) * self.layout.states_bytes(problem);
         let free = self.has_room_in_gradients(problem, aligned);
         let in_workspace = self.piece;
         let mut left = segment;
@@ -223,13 +233,15 @@ impl BackwardPlan {
             if left == 0 {
                 return None;
             }
-            let chunks = left.div_ceil(chunk);
-            let with_room = if free { chunks * frame / (frame + sums) } else { 0 };
-            let in_gradients = with_room * chunk > in_workspace;
+            // Whole chunks; of the last, some tiles, which each launch walks to once more.
+            let unit = if left > chunk { chunk } else { tile };
+            let units = left.div_ceil(unit);
+            let with_room = if free { units * frame / (frame + sums) } else { 0 };
+            let in_gradients = with_room * unit > in_workspace;
             let first = if in_gradients {
-                (chunks - with_room) * chunk
+                (units - with_room) * unit
             } else if in_workspace >= chunk {
-                chunks.saturating_sub(in_workspace.div_ceil(chunk)) * chunk
+                left.div_ceil(chunk).saturating_sub(in_workspace.div_ceil(chunk)) * chunk
             } else {
                 // Some tiles of the last chunk.
                 (left - 1) / chunk * chunk + (left - 1) % chunk / in_workspace * in_workspace
@@ -326,9 +338,17 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
         _ if layout.time_lanes > 1 => 384,
         _ if Sizes::of(problem).words > 1 => 0,
         _ if heavy && layout.lanes < 4 => 256,
-        _ if problem.seq_idx || problem.z || layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if problem.seq_idx || layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if problem.z && (layout.lanes > 4 || !is_plain(problem) || has_several_passes(problem, layout)) => {
+            384
+        }
         _ => 512,
     }
+}
+
+/// Whether the states need several passes, or the directions.
+fn has_several_passes(problem: &Problem, layout: &Layout) -> bool {
+    walks(problem, layout.slots()).len() > 1
 }
 
 /// Whether a state is a word and its gain that of all the others.
@@ -614,7 +634,8 @@ impl Properties {
                 }
                 layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
-                let states = self.forward_layout(&own, chunk, false);
+                let (of_summaries, units) = self.forward_layout(&own, chunk, false);
+                let states = StatesPlan::Summaries(of_summaries, units);
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
                     let excess =
@@ -627,15 +648,16 @@ impl Properties {
             }
         }
         let (_, plan) = best.expect("there is a layout, and a segment");
-        BackwardPlan { forward: self.forward_for_states(problem, &plan), ..plan }
+        let forward = self.forward_for_states(problem, &plan);
+        BackwardPlan { states: forward.map_or(plan.states, StatesPlan::Forward), ..plan }
     }
 
     /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
     /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
     fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<ForwardPlan> {
         let forward = self.forward_keeping(problem, plan.chunk);
-        let slots = plan.layout.slots().min(forward.layout.slots());
-        let one_pass = !problem.bidirectional && problem.state <= slots;
+        let one_pass =
+            [plan.layout, forward.layout].iter().all(|layout| !has_several_passes(problem, layout));
         let short = plan.chunks > 1 && problem.seq < BOUNDED_FROM && forward.chunks == 1;
         (short && one_pass).then_some(forward)
     }
@@ -704,7 +726,7 @@ impl Properties {
         &self,
         problem: &Problem,
         layout: Layout,
-        (states, states_units): (Layout, Units),
+        states: StatesPlan,
         chunk: usize,
         segments: usize,
     ) -> BackwardPlan {
@@ -743,9 +765,7 @@ impl Properties {
         BackwardPlan {
             layout,
             units: Units { unit, blocks: unit.div_ceil(layout.channels) },
-            forward: None,
             states,
-            states_units,
             chunk,
             chunks,
             segment,
@@ -790,8 +810,7 @@ fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
 /// Whether what adjoint chunks of so many frames add to a channel fits where its row's gradient will be. The last chunk, which
 /// may be short, needs as much as any.
 fn adjoints_fit(problem: &Problem, layout: &Layout, frames: usize) -> bool {
-    let width = layout.slots() * Sizes::of(problem).words * 4;
-    problem.seq.div_ceil(frames) * width <= problem.seq * problem.element.size()
+    problem.seq.div_ceil(frames) * layout.states_bytes(problem) <= problem.seq * problem.element.size()
 }
 
 /// Blocks of channels of a row.
@@ -802,23 +821,20 @@ fn blocks(problem: &Problem, layout: &Layout) -> usize {
 
 /// Bytes of the sums of dB and dC over each block's channels, of a frame of all rows.
 fn sums_of_frame(problem: &Problem, layout: &Layout) -> usize {
-    let state = Sizes::of(problem).words * 4;
-    varying(problem) * problem.batch * blocks(problem, layout) * layout.slots() * state
+    varying(problem) * problem.batch * blocks(problem, layout) * layout.states_bytes(problem)
 }
 
 /// Bytes of the states at the boundaries of chunks, and of the decays between them.
 fn boundary_bytes(problem: &Problem, layout: &Layout, chunks: usize) -> usize {
-    let sizes = Sizes::of(problem);
-    let states = layout.slots() * sizes.words * 4;
-    let decay = if decay_by_sum(problem) { sizes.real } else { states };
+    let states = layout.states_bytes(problem);
+    let decay = if decay_by_sum(problem) { Sizes::of(problem).real } else { states };
     if chunks > 1 { problem.batch * chunks * problem.dim * (states + decay) } else { 0 }
 }
 
 /// Bytes of what a segment of every row carries and sums over time.
 fn segment_bytes(problem: &Problem, layout: &Layout) -> usize {
-    let sizes = Sizes::of(problem);
     let sets = 2 + (2 - varying(problem));
-    problem.batch * problem.dim * (sets * layout.slots() * sizes.words * 4 + 2 * sizes.real)
+    problem.batch * problem.dim * (sets * layout.states_bytes(problem) + 2 * Sizes::of(problem).real)
 }
 
 /// The widest access, in elements, that the facts allow.
@@ -997,7 +1013,7 @@ impl Configurations<'_> {
             vector_states: if time_lanes > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
             joins: (2..=MOST_JOINED).contains(&chunks),
-            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
+            several_passes: has_several_passes(self.problem, &self.layout),
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
         }
@@ -1009,7 +1025,7 @@ impl Configurations<'_> {
         Configuration {
             vector: walking.vector.min(PAIR),
             vector_states: self.vector_states(self.layout.orders),
-            several_passes: walks(self.problem, self.layout.slots()).len() > 1,
+            several_passes: has_several_passes(self.problem, &self.layout),
             ..walking
         }
     }
