@@ -28,6 +28,7 @@ struct Thread {
   i64 channel;
 #if ROUNDS > 1
   Parked* parked;
+  State next_a[STATES];  // of the round to come, on their way while this is walked
 #endif
   int round, count;
   Rate rate[STATES];
@@ -240,21 +241,31 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
 __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<true>(tile, thread, TILE); }
 #endif
 
-// Takes up a round's parameters.
-__device__ __forceinline__ void take_parameters(Thread& thread, const Arguments& args, int round) {
-  thread.round = round;
+// Of a channel's states, how many there are from those of a round on; none in threads without a channel.
+__device__ __forceinline__ int states_of_round(const Thread& thread, const Arguments& args, int round) {
   const int left = states_here(args) - round * SLOTS;
-  thread.count = !thread.active || left < 0 ? 0 : left < SLOTS ? left : SLOTS;
-  const i64 parameters = thread.channel * args.state + args.first_state + round * SLOTS;
-  State a[STATES];
-  load_states(a, args.a + parameters, thread.count, thread.lane);
+  return !thread.active || left < 0 ? 0 : left < SLOTS ? left : SLOTS;
+}
+
+// Where the thread's channel has its parameters of a round.
+__device__ __forceinline__ i64 parameters_at(const Thread& thread, const Arguments& args, int round) {
+  return thread.channel * args.state + args.first_state + round * SLOTS;
+}
+
+__device__ __forceinline__ void load_a(State (&a)[STATES], const Thread& thread, const Arguments& args, int round) {
+  load_states(a, args.a + parameters_at(thread, args, round), states_of_round(thread, args, round), thread.lane);
+}
+
+// Takes up a round's parameters, of which a has been loaded.
+__device__ __forceinline__ void take_parameters(Thread& thread, const Arguments& args, int round, State (&a)[STATES]) {
+  thread.round = round;
+  thread.count = states_of_round(thread, args, round);
 #if B_CONSTANT
-  load_constant(thread.b, args.b + parameters * COMPONENTS, thread.count, thread.lane);
+  load_constant(thread.b, args.b + parameters_at(thread, args, round) * COMPONENTS, thread.count, thread.lane);
 #endif
 #if C_CONSTANT && !SUMMARY
-  load_constant(thread.c, args.c + parameters * COMPONENTS, thread.count, thread.lane);
+  load_constant(thread.c, args.c + parameters_at(thread, args, round) * COMPONENTS, thread.count, thread.lane);
 #endif
-  bool finite = true;
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     settle(a[s], args);
@@ -265,9 +276,7 @@ __device__ __forceinline__ void take_parameters(Thread& thread, const Arguments&
 #if C_CONSTANT && !SUMMARY
     settle(thread.c[s], args);
 #endif
-    finite = finite && is_finite(a[s]);
   }
-  thread.finite = __all_sync(ALL_LANES, finite);
 }
 
 // Takes up a round's states, or leaves them; those of a single round stay where they are.
@@ -352,9 +361,14 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
     before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
   }
 #endif
+  bool finite = true;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
-    take_parameters(thread, args, round);
+    State a[STATES];
+    load_a(a, thread, args, round);
+    take_parameters(thread, args, round, a);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) finite = finite && is_finite(a[s]);
     load_states(thread.h, before ? before + round * SLOTS : before, thread.count, thread.lane);
 #pragma unroll
     for (int s = 0; s < STATES; s++) settle(thread.h[s], args);
@@ -363,6 +377,10 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #endif
     leave_states(thread);
   }
+  thread.finite = __all_sync(ALL_LANES, finite);
+#if ROUNDS > 1
+  load_a(thread.next_a, thread, args, 0);
+#endif
 }
 
 // The states that are kept for the backward pass.
@@ -380,7 +398,10 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
                                      [[maybe_unused]] bool marked) {
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
-    if (ROUNDS > 1) take_parameters(thread, args, round);
+#if ROUNDS > 1
+    take_parameters(thread, args, round, thread.next_a);
+    load_a(thread.next_a, thread, args, round + 1 < ROUNDS ? round + 1 : 0);
+#endif
     take_states(thread);
     if (i == kept.at) {
       const i64 number = place.row * args.checkpoint_count + kept.number;
@@ -411,9 +432,8 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
     if (ROUNDS > 1) {
-      const int left = states_here(args) - round * SLOTS;
       thread.round = round;
-      thread.count = left < SLOTS ? left : SLOTS;
+      thread.count = states_of_round(thread, args, round);
     }
     take_states(thread);
     const int first = round * SLOTS;

@@ -999,7 +999,7 @@ impl Configurations<'_> {
         let walking = self.walking(Program::Forward);
         // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
         // over time there are too few elements for that: every thread has a unit.
-        let Layout { channels, warps, tile, time_lanes, .. } = self.layout;
+        let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
         let each = (tile * self.layout.slots() * self.problem.components() / (warps * 32)).max(1);
@@ -1009,8 +1009,9 @@ impl Configurations<'_> {
             vector,
             vector_b: walking.vector_b.min(of_projection),
             vector_c: walking.vector_c.min(of_projection),
-            // States in neighbouring registers would meet in their banks all through the walk of many frames.
-            vector_states: if time_lanes > 1 { self.vector_states(1) } else { 1 },
+            // States in neighbouring registers would meet in their banks all through the walk of many frames; of several
+            // rounds they come from shared memory in packs anyway.
+            vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
             joins: (2..=MOST_JOINED).contains(&chunks),
             several_passes: has_several_passes(self.problem, &self.layout),
