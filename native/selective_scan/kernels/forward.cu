@@ -27,10 +27,7 @@
 
 struct Tile {
   alignas(16) Real delta[CHANNELS][PITCH];
-  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk, where there is one round, Σ C h
-#if ROUNDS > 1
-  alignas(16) Real y[CHANNELS][PITCH];  // Σ C h
-#endif
+  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk Σ C h
 #if TILE_B
   alignas(16) Projection b;
 #endif
@@ -41,16 +38,6 @@ struct Tile {
   alignas(16) u8 marks[TILE];
 #endif
 };
-
-// The rows of Σ C h.
-template <typename T>
-__device__ __forceinline__ auto& sums_of(T& tile) {
-#if ROUNDS > 1
-  return tile.y;
-#else
-  return tile.x;
-#endif
-}
 
 // Tiles from that which is walked to that which `Incoming` points to.
 #define AHEAD 3
@@ -221,7 +208,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
   Sequence::each([&](int k, int r, int column) {
     Real sums[VECTOR][Sequence::FRAMES];
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &sums_of(tile)[e * ROW_STEP + column / VECTOR][r]);
+    for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &tile.x[e * ROW_STEP + column / VECTOR][r]);
 #pragma unroll
     for (int f = 0; f < Sequence::FRAMES; f++) {
       if (r + f >= rows || column >= place.channels) continue;
@@ -260,11 +247,10 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
   });
 }
 
-// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, among those of sums_of. Each exchange
-// halves what a thread holds. `more`: adds them to those of the round before, which the same thread has put there.
+// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where their x was. Each exchange halves what a
+// thread holds.
 template <int COUNT>
-__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane, [[maybe_unused]] Real (&y)[COUNT],
-                                          [[maybe_unused]] bool more = false) {
+__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane, [[maybe_unused]] Real (&y)[COUNT]) {
 #if !SUMMARY
   int held = COUNT, first = 0;
 #pragma unroll
@@ -279,17 +265,9 @@ __device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_un
     if (upper) first += held;
   }
   Real sums[COUNT / LANES];
-#if ROUNDS > 1
-#pragma unroll
-  for (int g = 0; g < COUNT / LANES; g++) sums[g] = 0;
-  if (more) load_reals(sums, row + first);
-#pragma unroll
-  for (int g = 0; g < COUNT / LANES; g++) sums[g] += y[g];
-#else
 #pragma unroll
   for (int g = 0; g < COUNT / LANES; g++) sums[g] = y[g];
   __syncwarp();  // the lanes of the channel have read the x that goes
-#endif
   store_reals(row + first, sums);
 #endif
 }

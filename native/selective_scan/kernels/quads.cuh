@@ -11,16 +11,23 @@ static_assert(QUADS > 1, "there is a quad to look ahead to");
 static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
 
 #if ROUNDS > 1
-// What a thread has of the rounds that are not walked.
+// What a thread has of each round, in shared memory.
 struct Parked {
-  alignas(16) Real h[ROUNDS][THREADS][LANE_WIDTH];
+  typedef Real Row[ROUNDS][THREADS][LANE_WIDTH];
+  alignas(16) Row h, a;
 #if SUMMARY && !DECAY_BY_SUM
-  alignas(16) Real product[ROUNDS][THREADS][LANE_WIDTH];
+  alignas(16) Row product;
+#endif
+#if B_CONSTANT
+  alignas(16) Row b;
+#endif
+#if C_CONSTANT && !SUMMARY
+  alignas(16) Row c;
 #endif
 };
 #endif
 
-// What a thread keeps over its chunk; what comes after `round` is of that.
+// What a thread keeps over its chunk; where there are several rounds, from `rate` on what it has of the one that is walked.
 struct Thread {
   int lane, row;
   bool active;
@@ -28,19 +35,19 @@ struct Thread {
   i64 channel;
 #if ROUNDS > 1
   Parked* parked;
-  State next_a[STATES];  // of the round to come, on their way while this is walked
-#endif
-  int round, count;
-  Rate rate[STATES];
-  State h[STATES];
-#if B_CONSTANT
-  State b[STATES];
 #endif
 #if SUMMARY && DECAY_BY_SUM
   Real delta_sum;
-#elif SUMMARY
+#endif
+  Rate rate[STATES];
+  State h[STATES];
+#if SUMMARY && !DECAY_BY_SUM
   State product[STATES];
-#elif C_CONSTANT
+#endif
+#if B_CONSTANT
+  State b[STATES];
+#endif
+#if C_CONSTANT && !SUMMARY
   State c[STATES];
 #endif
 };
@@ -75,7 +82,7 @@ __device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, i
   const u32 marks = WHOLE ? 0 : marks_of(tile, quad);
 #pragma unroll
   for (int g = 0; g < 4; g++) {
-    if (thread.round == 0 && !(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
+    if (!(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
   }
 #endif
 }
@@ -93,11 +100,16 @@ __device__ __forceinline__ void fetch_projection(const Projection& rows, int slo
 #endif
 }
 
-__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Quad& operands) {
-  load_reals(operands.x, &tile.x[thread.row][quad * 4]);
+__device__ __forceinline__ void fetch_x(const Tile& tile, const Thread& thread, int quad, Real (&x)[4]) {
+  load_reals(x, &tile.x[thread.row][quad * 4]);
+}
+
+__device__ __forceinline__ void fetch_projections([[maybe_unused]] const Tile& tile, [[maybe_unused]] const Thread& thread,
+                                                  [[maybe_unused]] int round, [[maybe_unused]] int quad,
+                                                  [[maybe_unused]] Quad& operands) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    [[maybe_unused]] const int slot = thread.round * SLOTS + slot_of(thread.lane, s);
+    [[maybe_unused]] const int slot = round * SLOTS + slot_of(thread.lane, s);
 #if TILE_B
     fetch_projection(tile.b, slot, quad, operands.b[s]);
 #endif
@@ -130,7 +142,7 @@ __device__ __forceinline__ void discretize_quad(const Thread& thread, const Real
   }
 }
 
-// Four frames from frame r on; `y` gets the thread's parts of Σ C h. Frames from `rows` on are none: they are marked where
+// Four frames from frame r on; `y` gets the thread's parts of Σ C h, those of the rounds before included. Frames from `rows` on are none: they are marked where
 // there are marks.
 template <bool WHOLE>
 __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const Tile& tile, const Quad& operands,
@@ -147,7 +159,7 @@ __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const
 #else
     const bool here = WHOLE || r + g < rows;
 #endif
-    [[maybe_unused]] State sum = to_state(0);
+    [[maybe_unused]] State sum = to_state(ROUNDS > 1 ? y[g] : 0);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
 #if HAS_GAIN
@@ -165,18 +177,107 @@ __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const
 #else
       const State c = operands.c[s][g];
 #endif
-      sum = s == 0 ? c * thread.h[s] : c * thread.h[s] + sum;
+      sum = s == 0 && ROUNDS == 1 ? c * thread.h[s] : c * thread.h[s] + sum;
 #endif
     }
     y[g] = real_part(sum);
   }
 }
 
-// Puts a group's Σ C h, from frame r on, to those of the rounds before.
-__device__ __forceinline__ void put_sums(Tile& tile, const Thread& thread, int r, Real (&y)[GROUP]) {
-  sum_lanes(sums_of(tile)[thread.row] + r, thread.lane, y, thread.round > 0);
+#if ROUNDS > 1
+// Frames that are walked for one round after the other: x and Δ stay in registers, and so do the outputs.
+#define STRETCH 8
+#define STRETCH_QUADS (STRETCH / 4)
+static_assert(TILE % STRETCH == 0 && STRETCH % GROUP == 0, "a tile is made of whole stretches, and these of whole groups");
+
+__device__ __forceinline__ void take_rates(Thread& thread, int round) {
+  State a[STATES];
+  load_lane(a, thread.parked->a[round][threadIdx.x]);
+#pragma unroll
+  for (int s = 0; s < STATES; s++) thread.rate[s] = rate_of(a[s]);
 }
 
+// Takes up what a round has beside its rates and its inputs, or leaves what has changed of it.
+__device__ __forceinline__ void take_states(Thread& thread, int round) {
+  load_lane(thread.h, thread.parked->h[round][threadIdx.x]);
+#if SUMMARY && !DECAY_BY_SUM
+  load_lane(thread.product, thread.parked->product[round][threadIdx.x]);
+#endif
+#if C_CONSTANT && !SUMMARY
+  load_lane(thread.c, thread.parked->c[round][threadIdx.x]);
+#endif
+}
+__device__ __forceinline__ void leave_states(const Thread& thread, int round) {
+  store_lane(thread.parked->h[round][threadIdx.x], thread.h);
+#if SUMMARY && !DECAY_BY_SUM
+  store_lane(thread.parked->product[round][threadIdx.x], thread.product);
+#endif
+}
+
+// Walks the first `rows` frames of a tile, stretch by stretch. What is read beyond them is zero.
+template <bool WHOLE>
+__device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int rows) {
+#pragma unroll 1
+  for (int r = 0; r < rows; r += STRETCH) {
+    Real delta[STRETCH_QUADS][4], x[STRETCH_QUADS][4], y[STRETCH];
+#pragma unroll
+    for (int q = 0; q < STRETCH_QUADS; q++) {
+      fetch_deltas<WHOLE>(tile, thread, r / 4 + q, delta[q]);
+      fetch_x(tile, thread, r / 4 + q, x[q]);
+    }
+#pragma unroll
+    for (int f = 0; f < STRETCH; f++) y[f] = 0;
+    // A round's coefficients and operands a quad ahead, where the walk is unrolled.
+    constexpr int AT_ONCE = WHOLE && PIPELINED && !B_CONSTANT ? ROUNDS : 1;
+#pragma unroll 1
+    for (int first = 0; first < ROUNDS; first += AT_ONCE) {
+      Quad operands;
+      QuadCoefficients k;
+      const auto fetch = [&](int round, int q, Quad& operands, QuadCoefficients& k) {
+        if (q == 0) {
+          take_rates(thread, round);
+#if B_CONSTANT
+          load_lane(thread.b, thread.parked->b[round][threadIdx.x]);
+#endif
+        }
+#pragma unroll
+        for (int g = 0; g < 4; g++) operands.x[g] = x[q][g];
+        fetch_projections(tile, thread, round, r / 4 + q, operands);
+        discretize_quad(thread, delta[q], operands, k);
+      };
+      fetch(first, 0, operands, k);
+      take_states(thread, first);
+#pragma unroll
+      for (int step = 0; step < AT_ONCE * STRETCH_QUADS; step++) {
+        const int round = first + step / STRETCH_QUADS, q = step % STRETCH_QUADS, next = step + 1;
+        Quad next_operands;
+        QuadCoefficients next_k;
+        if (next < AT_ONCE * STRETCH_QUADS) fetch(first + next / STRETCH_QUADS, next % STRETCH_QUADS, next_operands, next_k);
+        walk_quad<WHOLE>(thread, tile, operands, k, r + q * 4, rows, y + q * 4);
+        if (q == STRETCH_QUADS - 1) {
+          leave_states(thread, round);
+          if (next < AT_ONCE * STRETCH_QUADS) take_states(thread, round + 1);
+        }
+        if (next < AT_ONCE * STRETCH_QUADS) {
+          operands = next_operands;
+#pragma unroll
+          for (int s = 0; s < STATES; s++) {
+#pragma unroll
+            for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < STRETCH; p += GROUP) {
+      Real group[GROUP];
+#pragma unroll
+      for (int g = 0; g < GROUP; g++) group[g] = y[p + g];
+      sum_lanes(tile.x[thread.row] + r + p, thread.lane, group);
+    }
+  }
+}
+#else
 // Walks the first `rows` frames of a tile, group by group. What is read beyond them is zero.
 template <bool WHOLE>
 __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows) {
@@ -190,11 +291,12 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
       Quad operands;
       QuadCoefficients k;
       fetch_deltas<WHOLE>(tile, thread, quad, delta);
-      fetch_quad(tile, thread, quad, operands);
+      fetch_x(tile, thread, quad, operands.x);
+      fetch_projections(tile, thread, 0, quad, operands);
       discretize_quad(thread, delta, operands, k);
       walk_quad<WHOLE>(thread, tile, operands, k, r + p, rows, y + p);
     }
-    put_sums(tile, thread, r, y);
+    sum_lanes(tile.x[thread.row] + r, thread.lane, y);
   }
 }
 
@@ -205,7 +307,8 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
   QuadCoefficients k;
   Real ahead[4], last[GROUP];
   fetch_deltas<true>(tile, thread, 0, ahead);
-  fetch_quad(tile, thread, 0, operands);
+  fetch_x(tile, thread, 0, operands.x);
+  fetch_projections(tile, thread, 0, 0, operands);
   discretize_quad(thread, ahead, operands, k);
   fetch_deltas<true>(tile, thread, 1, ahead);
 #pragma unroll
@@ -217,7 +320,8 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
       Quad next_operands;
       QuadCoefficients next_k;
       if (quad + 1 < QUADS) {
-        fetch_quad(tile, thread, quad + 1, next_operands);
+        fetch_x(tile, thread, quad + 1, next_operands.x);
+        fetch_projections(tile, thread, 0, quad + 1, next_operands);
         discretize_quad(thread, ahead, next_operands, next_k);
         if (quad + 2 < QUADS) fetch_deltas<true>(tile, thread, quad + 2, ahead);
       }
@@ -230,15 +334,16 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
           for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
         }
       }
-      if (p == 0 && r > 0) put_sums(tile, thread, r - GROUP, last);
+      if (p == 0 && r > 0) sum_lanes(tile.x[thread.row] + r - GROUP, thread.lane, last);
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) last[g] = y[g];
   }
-  put_sums(tile, thread, TILE - GROUP, last);
+  sum_lanes(tile.x[thread.row] + TILE - GROUP, thread.lane, last);
 }
 #else
 __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<true>(tile, thread, TILE); }
+#endif
 #endif
 
 // Of a channel's states, how many there are from those of a round on; none in threads without a channel.
@@ -247,25 +352,19 @@ __device__ __forceinline__ int states_of_round(const Thread& thread, const Argum
   return !thread.active || left < 0 ? 0 : left < SLOTS ? left : SLOTS;
 }
 
-// Where the thread's channel has its parameters of a round.
-__device__ __forceinline__ i64 parameters_at(const Thread& thread, const Arguments& args, int round) {
-  return thread.channel * args.state + args.first_state + round * SLOTS;
-}
-
-__device__ __forceinline__ void load_a(State (&a)[STATES], const Thread& thread, const Arguments& args, int round) {
-  load_states(a, args.a + parameters_at(thread, args, round), states_of_round(thread, args, round), thread.lane);
-}
-
-// Takes up a round's parameters, of which a has been loaded.
-__device__ __forceinline__ void take_parameters(Thread& thread, const Arguments& args, int round, State (&a)[STATES]) {
-  thread.round = round;
-  thread.count = states_of_round(thread, args, round);
+// Takes up a round's parameters; whether all of its rates are finite.
+__device__ __forceinline__ bool take_parameters(Thread& thread, const Arguments& args, int round) {
+  const int count = states_of_round(thread, args, round);
+  const i64 parameters = thread.channel * args.state + args.first_state + round * SLOTS;
+  State a[STATES];
+  load_states(a, args.a + parameters, count, thread.lane);
 #if B_CONSTANT
-  load_constant(thread.b, args.b + parameters_at(thread, args, round) * COMPONENTS, thread.count, thread.lane);
+  load_constant(thread.b, args.b + parameters * COMPONENTS, count, thread.lane);
 #endif
 #if C_CONSTANT && !SUMMARY
-  load_constant(thread.c, args.c + parameters_at(thread, args, round) * COMPONENTS, thread.count, thread.lane);
+  load_constant(thread.c, args.c + parameters * COMPONENTS, count, thread.lane);
 #endif
+  bool finite = true;
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     settle(a[s], args);
@@ -276,31 +375,24 @@ __device__ __forceinline__ void take_parameters(Thread& thread, const Arguments&
 #if C_CONSTANT && !SUMMARY
     settle(thread.c[s], args);
 #endif
+    finite = finite && is_finite(a[s]);
   }
-}
-
-// Takes up a round's states, or leaves them; those of a single round stay where they are.
-__device__ __forceinline__ void take_states([[maybe_unused]] Thread& thread) {
 #if ROUNDS > 1
-  load_lane(thread.h, thread.parked->h[thread.round][threadIdx.x]);
-#if SUMMARY && !DECAY_BY_SUM
-  load_lane(thread.product, thread.parked->product[thread.round][threadIdx.x]);
+  store_lane(thread.parked->a[round][threadIdx.x], a);
+#if B_CONSTANT
+  store_lane(thread.parked->b[round][threadIdx.x], thread.b);
+#endif
+#if C_CONSTANT && !SUMMARY
+  store_lane(thread.parked->c[round][threadIdx.x], thread.c);
 #endif
 #endif
-}
-__device__ __forceinline__ void leave_states([[maybe_unused]] const Thread& thread) {
-#if ROUNDS > 1
-  store_lane(thread.parked->h[thread.round][threadIdx.x], thread.h);
-#if SUMMARY && !DECAY_BY_SUM
-  store_lane(thread.parked->product[thread.round][threadIdx.x], thread.product);
-#endif
-#endif
+  return finite;
 }
 
 #if JOINS
 // Leads the round's states, those before the first chunk, over the chunks before this, from what each of them comes to. So
 // does prefix.cu for all chunks; where there are few, each block does it for its own in less time than a launch takes.
-__device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& args, const Place& place) {
+__device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& args, const Place& place, int round) {
   constexpr int AT_ONCE = 8;  // chunks that are read before they are used
   const i64 first = place.row * args.chunks;
 #pragma unroll 1
@@ -315,7 +407,7 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       if (chunk + k >= place.chunk) break;
-      const i64 boundary = (first + chunk + k) * args.dim + thread.channel, row = boundary * PASS_SLOTS + thread.round * SLOTS;
+      const i64 boundary = (first + chunk + k) * args.dim + thread.channel, row = boundary * PASS_SLOTS + round * SLOTS;
       load_states<PACK>(ends[k], args.boundary_states + row, SLOTS, thread.lane);
 #if DECAY_BY_SUM
       delta_sums[k] = args.delta_sums[boundary];
@@ -364,23 +456,18 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   bool finite = true;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
-    State a[STATES];
-    load_a(a, thread, args, round);
-    take_parameters(thread, args, round, a);
-#pragma unroll
-    for (int s = 0; s < STATES; s++) finite = finite && is_finite(a[s]);
-    load_states(thread.h, before ? before + round * SLOTS : before, thread.count, thread.lane);
+    finite = take_parameters(thread, args, round) && finite;
+    load_states(thread.h, before ? before + round * SLOTS : before, states_of_round(thread, args, round), thread.lane);
 #pragma unroll
     for (int s = 0; s < STATES; s++) settle(thread.h[s], args);
 #if JOINS
-    join_chunks(thread, args, place);
+    join_chunks(thread, args, place, round);
 #endif
-    leave_states(thread);
+#if ROUNDS > 1
+    leave_states(thread, round);
+#endif
   }
   thread.finite = __all_sync(ALL_LANES, finite);
-#if ROUNDS > 1
-  load_a(thread.next_a, thread, args, 0);
-#endif
 }
 
 // The states that are kept for the backward pass.
@@ -393,37 +480,43 @@ struct Kept {
         at(!SUMMARY && args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
 };
 
-// Walks a tile, which begins with frame i of the chunk, for each round.
-__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i, int rows,
-                                     [[maybe_unused]] bool marked) {
+// Keeps the states before a tile for the backward pass.
+__device__ __forceinline__ void keep(Thread& thread, const Arguments& args, const Place& place, Kept& kept) {
+  const i64 number = place.row * args.checkpoint_count + kept.number;
+  const i64 first = (number * args.dim + thread.channel) * args.state + args.first_state;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
 #if ROUNDS > 1
-    take_parameters(thread, args, round, thread.next_a);
-    load_a(thread.next_a, thread, args, round + 1 < ROUNDS ? round + 1 : 0);
+    take_states(thread, round);
 #endif
-    take_states(thread);
-    if (i == kept.at) {
-      const i64 number = place.row * args.checkpoint_count + kept.number;
-      const i64 first = (number * args.dim + thread.channel) * args.state + args.first_state + round * SLOTS;
-      store_states(thread.h, args.checkpoints + first, thread.count, thread.lane);
-    }
+    store_states(thread.h, args.checkpoints + first + round * SLOTS, states_of_round(thread, args, round), thread.lane);
+  }
+  kept.number++;
+  kept.at += (int)args.checkpoint_interval;
+}
+
+// Walks a tile, which begins with frame i of the chunk.
+__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i, int rows,
+                                     [[maybe_unused]] bool marked) {
+  if (i == kept.at) keep(thread, args, place, kept);
 #if SEQ_IDX
-    const bool whole = !marked;
+  const bool whole = !marked;
 #else
-    const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
+  const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
 #endif
-    if (whole) {
-      walk_tile(tile, thread);
-    } else {
-      walk_groups<false>(tile, thread, rows);
-    }
-    leave_states(thread);
+#if ROUNDS > 1
+  if (whole) {
+    walk_stretches<true>(tile, thread, TILE);
+  } else {
+    walk_stretches<false>(tile, thread, rows);
   }
-  if (i == kept.at) {
-    kept.number++;
-    kept.at += (int)args.checkpoint_interval;
+#else
+  if (whole) {
+    walk_tile(tile, thread);
+  } else {
+    walk_groups<false>(tile, thread, rows);
   }
+#endif
 }
 
 // What a whole chunk has come to.
@@ -431,11 +524,9 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
   if (!thread.active) return;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
-    if (ROUNDS > 1) {
-      thread.round = round;
-      thread.count = states_of_round(thread, args, round);
-    }
-    take_states(thread);
+#if ROUNDS > 1
+    take_states(thread, round);
+#endif
     const int first = round * SLOTS;
 #if SUMMARY
     const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
@@ -449,7 +540,7 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
 #else
     if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {
       State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
-      store_states(thread.h, after + first, thread.count, thread.lane);
+      store_states(thread.h, after + first, states_of_round(thread, args, round), thread.lane);
     }
 #endif
   }

@@ -372,15 +372,15 @@ fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
         lanes => layout.tile * width * real + lanes * 2 * 16,
     };
     let marks = if problem.seq_idx { layout.tile.next_multiple_of(16) } else { 0 };
-    // Beside Δ and x, rows for Σ C h; and a thread's states of the other rounds.
-    let (sequences, parked) = match layout.rounds {
-        1 => (2, 0),
-        _ => {
-            let states = layout.rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4;
-            (3, if decay_by_sum(problem) { states } else { 2 * states })
+    let sequences = 2 * layout.channels * pitch(layout.tile, real) * real;
+    // What a thread has of each of several rounds: states and rates, products of decays, constant projections.
+    let parked = match layout.rounds {
+        1 => 0,
+        rounds => {
+            let kept = 2 + usize::from(!decay_by_sum(problem)) + 2 - varying(problem);
+            kept * rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4
         }
     };
-    let sequences = sequences * layout.channels * pitch(layout.tile, real) * real;
     2 * (sequences + projections.count() * projection + marks) + parked
 }
 
