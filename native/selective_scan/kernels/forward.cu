@@ -134,8 +134,8 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 }
 
 // Whether there is a mark among those that the thread has stored.
-__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[maybe_unused]] const Owned& owned, const Arguments& args,
-                                           const Place& place, int rows) {
+__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[maybe_unused]] const Owned& owned,
+                                           const Arguments& args, const Place& place, int rows) {
   Sequence::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
@@ -204,7 +204,8 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
 
 // The owner of an element of a tile finishes it.
 __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] const Finishing& finishing, const Incoming& in,
-                                            [[maybe_unused]] const Owned& owned, const Arguments& args, const Place& place, int rows) {
+                                            [[maybe_unused]] const Owned& owned, const Arguments& args, const Place& place,
+                                            int rows) {
   Sequence::each([&](int k, int r, int column) {
     Real sums[VECTOR][Sequence::FRAMES];
 #pragma unroll
@@ -250,7 +251,8 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
 // Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where their x was. Each exchange halves what a
 // thread holds.
 template <int COUNT>
-__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane, [[maybe_unused]] Real (&y)[COUNT]) {
+__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane,
+                                          [[maybe_unused]] Real (&y)[COUNT]) {
 #if !SUMMARY
   int held = COUNT, first = 0;
 #pragma unroll
@@ -344,6 +346,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
     walk(tile, thread, args, place, kept, i, rows, marked);
   }
   __syncthreads();
-  if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, owned, args, place, rows_at((frames - 1) / TILE * TILE));
+  const int last = rows_at((frames - 1) / TILE * TILE);
+  if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, owned, args, place, last);
   end_thread(thread, args, place);
 }

@@ -106,7 +106,7 @@ pub struct Layout {
     pub time_lanes: usize,
     /// States a thread.
     pub states: usize,
-    /// How often a tile is walked, for other states each time.
+    /// How often frames are walked, for other states each time.
     pub rounds: usize,
     /// Orders in which channels hold the states of a lane.
     pub orders: usize,
@@ -241,7 +241,7 @@ impl BackwardPlan {
             let first = if in_gradients {
                 (units - with_room) * unit
             } else if in_workspace >= chunk {
-                left.div_ceil(chunk).saturating_sub(in_workspace.div_ceil(chunk)) * chunk
+                units.saturating_sub(in_workspace.div_ceil(unit)) * unit
             } else {
                 // Some tiles of the last chunk.
                 (left - 1) / chunk * chunk + (left - 1) % chunk / in_workspace * in_workspace
@@ -428,11 +428,26 @@ fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
 }
 
 impl Properties {
-    /// The layout of a forward scan that keeps states every `interval` frames: with the fewest lanes, or with enough warps.
+    /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
+    /// as many rounds as shared memory has room for.
     fn forward_layout(&self, problem: &Problem, interval: usize, fewest: bool) -> (Layout, Units) {
+        let layouts = (1..=MOST_ROUNDS).rev();
+        let mut layouts = layouts.map(|rounds| self.layout_of_rounds(problem, interval, fewest, rounds));
+        let fits = |(layout, _): &(Layout, Units)| forward_bytes(problem, layout) <= self.shared_per_block;
+        layouts.find(fits).unwrap_or_else(|| self.layout_of_rounds(problem, interval, fewest, 1))
+    }
+
+    /// The same, in up to `most_rounds` rounds.
+    fn layout_of_rounds(
+        &self,
+        problem: &Problem,
+        interval: usize,
+        fewest: bool,
+        most_rounds: usize,
+    ) -> (Layout, Units) {
         let words = Sizes::of(problem).words;
         let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
-        let passes = rounds.div_ceil(MOST_ROUNDS);
+        let passes = rounds.div_ceil(most_rounds);
         let rounds = rounds.div_ceil(passes);
         let count = problem.state.div_ceil(passes * rounds);
         let unit = unit(problem);
