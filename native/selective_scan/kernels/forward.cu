@@ -56,7 +56,7 @@ struct Incoming {
 #endif
 #if SEQ_IDX
   const u8* marks;
-  u8 mark[MARKS_EACH];
+  u32 mark[MARKS_EACH];
 #endif
 
   __device__ __forceinline__ Incoming(const Arguments& args, const Place& place, i64 i0)
@@ -167,7 +167,7 @@ __device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[may
   for (int k = 0; k < MARKS_EACH; k++) {
     const int r = k * THREADS + (int)threadIdx.x;
     if (r >= TILE) continue;
-    tile.marks[r] = in.mark[k];
+    tile.marks[r] = (u8)in.mark[k];
     marked = marked || in.mark[k] != 0;
   }
 #endif
@@ -340,7 +340,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
     const int next = i + TILE, rows = rows_at(i);
     const bool marked = meet(stored_mark);  // the tile is whole; the one before it has been walked by all
     if (!SUMMARY && i > 0) finish_tile(other, finishing, incoming, owned, args, place, TILE);
-    if (next < frames) stored_mark = store_tile(other, incoming, owned, args, place, rows_at(next));
+    // All loads of a tile share a scoreboard, and whoever waits for one of them waits for those that were asked for since. So what
+    // has come is taken before more is asked for: in no branch, after which the compiler would not know that it has come,
+    // and with a barrier, over which it moves no loads.
+    stored_mark = store_tile(other, incoming, owned, args, place, rows_at(next));
+    __syncwarp();
     load_tile(incoming, args, rows_at(next + TILE));
     load_finishing(finishing, tile, incoming, args, rows, marked);
     walk(tile, thread, args, place, kept, i, rows, marked);
