@@ -82,6 +82,11 @@ struct Warp {
   // The states before each span, [pair][thread]; when it has been walked back, its dB and dC, [b, c][frame][slot].
   alignas(16) Real spans[SPANS][SPAN_REALS];
   alignas(16) Real da[START_REALS];  // a thread's sums of dA over time: the walk needs the registers
+  // On its way to the walk back, of the frame that a thread owns of each of two spans.
+  alignas(16) ElementPack<PAIR> dy_coming[2][32];
+#if HAS_Z
+  alignas(16) ElementPack<PAIR> z_coming[2][32];
+#endif
   // Of the frame that a thread owns: the gradient of y before the gate, and what that of z is y times.
 #if HAS_D
   alignas(16) Real dy_before_gate[32][PAIR];
@@ -275,6 +280,31 @@ struct Sequence {
 #else
     tensor[at] = to_element(values[0]);
     if (thread.here > 1) tensor[at + 1] = to_element(values[1]);
+#endif
+  }
+
+  // Copies what lies there to a place in shared memory of the thread's own, which it may read after arrived(). Where it can be,
+  // without a register on the way: a register's scoreboard would be that of other loads, which then wait for this.
+  static __device__ __forceinline__ void copy(Pair& to, const Element* tensor, const Thread& thread, i64 at, bool owned) {
+#if VECTOR == PAIR && __CUDA_ARCH__ >= 800
+    const u32 address = (u32)__cvta_generic_to_shared(&to);
+    if (owned) asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(tensor + at), "n"(sizeof(Pair)));
+#else
+    to = load(tensor, thread, at, owned);
+#endif
+  }
+
+  // Ends a group of copies.
+  static __device__ __forceinline__ void end_copies() {
+#if VECTOR == PAIR && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;");
+#endif
+  }
+
+  // Waits for all groups of copies but the last.
+  static __device__ __forceinline__ void arrived() {
+#if VECTOR == PAIR && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
 #endif
   }
 
@@ -502,20 +532,25 @@ struct First {
   }
 };
 
-struct FirstBack {
-  Pair dy, z;
-
-  __device__ __forceinline__ FirstBack(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0, int rows)
-      : z{} {
-    const int r = r0 + (rows - 1) / SPAN * SPAN + thread.lane;
-    const i64 at = sequence.at(r);
-    const bool owned = sequence.owns(thread, r);
-    dy = Sequence::load(args.dy, thread, at, owned);
+// Asks for the sources of the adjoints in a span of the walk back, whose frame of the thread's own lies at `at`.
+__device__ __forceinline__ void ask_for_source(Warp& warp, const Arguments& args, const Thread& thread, int k, i64 at, bool owned) {
+  Sequence::copy(warp.dy_coming[k % 2][thread.place], args.dy, thread, at, owned);
 #if HAS_Z
-    z = Sequence::load(args.z, thread, at, owned);
+  Sequence::copy(warp.z_coming[k % 2][thread.place], args.z, thread, at, owned);
 #endif
+  Sequence::end_copies();
+}
+
+// The same for the first two spans of the walk back of a tile's `rows` frames from r0 on.
+__device__ __forceinline__ void ask_for_first_sources(Warp& warp, const Arguments& args, const Sequence& sequence,
+                                                      const Thread& thread, int r0, int rows) {
+  const int last = (rows - 1) / SPAN;
+#pragma unroll
+  for (int k = last; k > last - 2; k--) {
+    const int r = r0 + k * SPAN + thread.lane;
+    ask_for_source(warp, args, thread, k & 1, sequence.at(r), k >= 0 && rows > 0 && sequence.owns(thread, r));
   }
-};
+}
 
 // Walks the states of a span: k of its tile, whose Δ and x lie in span `at`.
 __device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, const Marks& marks, int k, int at) {
@@ -876,12 +911,11 @@ __device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, S
 
 // Walks a tile back.
 __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                          const FirstBack& first_span, const Marks& marks, int r0, int rows) {
+                                          const Marks& marks, int r0, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
   const int last = r0 + (spans - 1) * SPAN + thread.lane;
   i64 at = sequence.at(last);
   bool owned = sequence.owns(thread, last);
-  Pair dy = first_span.dy, z = first_span.z;
 #pragma unroll 1
   for (int k = spans - 1; k >= 0; k--) {
     const int first = k * SPAN;
@@ -889,9 +923,14 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
 #if LIMIT
     const Pair dt = Sequence::load(args.dt, thread, at, owned);
 #endif
+    Sequence::arrived();
     if (is_owner(thread)) {
       Real values[PAIR], by_z[PAIR];
-      own_dy(values, by_z, dy, z, owned && !marks.skip(row));
+      [[maybe_unused]] Pair z{};
+#if HAS_Z
+      z = warp.z_coming[k % 2][thread.place];
+#endif
+      own_dy(values, by_z, warp.dy_coming[k % 2][thread.place], z, owned && !marks.skip(row));
 #if HAS_D
       store_reals(warp.dy_before_gate[thread.place], values);
 #endif
@@ -900,6 +939,8 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
 #endif
       put_source(thread, args, 0, values);
     }
+    // That of the span after next comes to the same place. A span that is not the last is whole.
+    ask_for_source(warp, args, thread, k, at - 2 * SPAN * sequence.stride, k > 1 && sequence.owns(thread, 0));
     __syncwarp();
 
 #if TILE_B || TILE_C
@@ -929,15 +970,6 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
       load_inputs(x, delta, thread, k, p);
       load_span(source, thread.frames + DISTANCE(dy), 0, p);
       walk_channel(sums, thread, p, operand_b, operand_c, thread.states + k * SPAN_REALS, delta, x, source, marks, first);
-      // Now, because the operands' loads above wait for stores, and would for these loads too. A branch around two loads, where
-      // there is z, costs registers.
-      if (p == 0 && (HAS_Z || k > 0)) {
-        const bool next = k > 0 && sequence.owns(thread, 0);  // a span that is not the last is whole
-        dy = Sequence::load(args.dy, thread, at - SPAN * sequence.stride, next);
-#if HAS_Z
-        z = Sequence::load(args.z, thread, at - SPAN * sequence.stride, next);
-#endif
-      }
     }
 #if TILE_B || TILE_C
     __syncwarp();  // all have read the states that were kept, where these sums go
@@ -1482,17 +1514,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #endif
         if (tile >= TILES_NOT_KEPT && tile < last) restore(h, states_before(thread, tile));
 #endif
-        const FirstBack first_back(args, sequence, thread, r0, rows);
+        ask_for_first_sources(warp, args, sequence, thread, r0, rows);
 #if SEQ_IDX
         // Selections at every frame cost a third of all else: most tiles do without.
         if ((marks.resets | marks.skips) == 0) {
           walk_states<true>(warp, args, sequence, thread, h, first_span, Marks{0, 0}, r0, rows);
-          walk_back(warp, args, sequence, thread, first_back, Marks{0, 0}, r0, rows);
+          walk_back(warp, args, sequence, thread, Marks{0, 0}, r0, rows);
         } else
 #endif
         {
           walk_states<true>(warp, args, sequence, thread, h, first_span, marks, r0, rows);
-          walk_back(warp, args, sequence, thread, first_back, marks, r0, rows);
+          walk_back(warp, args, sequence, thread, marks, r0, rows);
         }
 #if TILES > 1
         clear(h);  // the next tile's are restored: without this, they would be kept in registers through the walk back

@@ -417,7 +417,9 @@ fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
         (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
     let warp = frames + spans + own + of_channels + kept * starts;
     let projections = varying(problem) * layout.tile * layout.orders * slots;
-    (layout.warps * warp + projections) * Sizes::of(problem).real + COURSE_BYTES
+    // dy and z of two spans on their way.
+    let coming = layout.warps * (1 + usize::from(problem.z)) * 2 * 32 * PAIR * problem.element.size();
+    (layout.warps * warp + projections) * Sizes::of(problem).real + coming + COURSE_BYTES
 }
 
 /// Shared memory of scan_summary.
