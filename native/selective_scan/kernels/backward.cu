@@ -288,7 +288,9 @@ struct Sequence {
   static __device__ __forceinline__ void copy(Pair& to, const Element* tensor, const Thread& thread, i64 at, bool owned) {
 #if VECTOR == PAIR && __CUDA_ARCH__ >= 800
     const u32 address = (u32)__cvta_generic_to_shared(&to);
-    if (owned) asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(tensor + at), "n"(sizeof(Pair)));
+    if (owned) {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(tensor + at), "n"(sizeof(Pair)) : "memory");
+    }
 #else
     to = load(tensor, thread, at, owned);
 #endif
