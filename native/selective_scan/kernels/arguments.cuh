@@ -102,12 +102,12 @@ struct Arguments {
 // States of a pass, and their reals.
 #define SLOTS (LANES * STATES)
 #define SLOT_WIDTH (SLOTS * COMPONENTS)
-// What a pass covers: the forward pass walks a tile for ROUNDS times as many states, one round after the other.
+// What a pass covers: the forward pass walks for ROUNDS times as many states, one round after the other.
 #define PASS_SLOTS (SLOTS * ROUNDS)
 #define PASS_WIDTH (SLOT_WIDTH * ROUNDS)
 
-// What is carried over a chunk: what the decays of all its frames leave of it, and what the chunk adds, `end`. A chunk that resets
-// forgets what is carried to it.
+// What is carried over a chunk: what the decays of all its frames leave of it, and what the chunk adds, `end`. A chunk that
+// resets forgets what is carried to it.
 __device__ __forceinline__ State over_chunk(State carried, State decay, State end, bool resets) {
   return resets ? end : decay * carried + end;
 }

@@ -17,7 +17,8 @@
 // A block walks a piece of one segment of the sequence, of one batch row after another, from the last tile to the
 // first. States lie in `boundary_states` every `chunk` frames; where a chunk has several tiles, each warp first walks
 // its states alone and keeps each tile's first. A tile may have PARTS, each with warps of its own for all of the block's
-// channels: they walk both ways from zero to find what they begin with (find_ends). Every sum is taken in a fixed order: the same call gives the same bits.
+// channels: they walk both ways from zero to find what they begin with (find_ends). Every sum is taken in a fixed order: the
+// same call gives the same bits.
 // Sums over the blocks, rows and segments are left to reduce.cu.
 //
 // SUMMARY: scan_summary, which finds what each adjoint chunk adds to the gradient of the state before it if that after it
@@ -474,7 +475,8 @@ __device__ __forceinline__ State input_of([[maybe_unused]] State a, [[maybe_unus
 }
 
 // What B is multiplied by where the gain is Δ: Δx, else x.
-__device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const Span& delta, const Thread& thread, int k, int p) {
+__device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const Span& delta, const Thread& thread, int k,
+                                            int p) {
   load_span(inputs, thread.frames + DISTANCE(x), k, p);
 #if GAIN_IS_DELTA
 #pragma unroll
@@ -503,7 +505,8 @@ struct First {
 struct FirstBack {
   Pair dy, z;
 
-  __device__ __forceinline__ FirstBack(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0, int rows) : z{} {
+  __device__ __forceinline__ FirstBack(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0, int rows)
+      : z{} {
     const int r = r0 + (rows - 1) / SPAN * SPAN + thread.lane;
     const i64 at = sequence.at(r);
     const bool owned = sequence.owns(thread, r);
@@ -872,8 +875,8 @@ __device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, S
 #endif
 
 // Walks a tile back.
-__device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread, const FirstBack& first_span, const Marks& marks,
-                                          int r0, int rows) {
+__device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
+                                          const FirstBack& first_span, const Marks& marks, int r0, int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
   const int last = r0 + (spans - 1) * SPAN + thread.lane;
   i64 at = sequence.at(last);
@@ -1004,7 +1007,8 @@ __device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[ma
   __syncthreads();
 }
 
-__device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args, const Place& place) {
+__device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args,
+                                            const Place& place) {
   thread.warp = threadIdx.x / 32;
   thread.part = PARTS > 1 ? thread.warp / WARPS_EACH : 0;
   thread.place = threadIdx.x % 32;
@@ -1071,17 +1075,16 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 struct IncomingAdjoints {
   Pair dt[AHEAD], dy[AHEAD], z[AHEAD];
 
-  __device__ __forceinline__ IncomingAdjoints(const Arguments& args, const Sequence& sequence, const Thread& thread, int rows) : z{} {
+  __device__ __forceinline__ IncomingAdjoints(const Arguments& args, const Sequence& sequence, const Thread& thread, int rows)
+      : z{} {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-      const int span = (rows - 1) / SPAN - k;
-      if (span >= 0) load(args, sequence, thread, k, span * SPAN + thread.lane);
+      const int span = (rows - 1) / SPAN - k, r = span * SPAN + thread.lane;
+      if (span >= 0) load(args, thread, k, sequence.at(r), sequence.owns(thread, r));
     }
   }
 
-  __device__ __forceinline__ void load(const Arguments& args, const Sequence& sequence, const Thread& thread, int k, int r) {
-    const i64 at = sequence.at(r);
-    const bool owned = sequence.owns(thread, r);
+  __device__ __forceinline__ void load(const Arguments& args, const Thread& thread, int k, i64 at, bool owned) {
     dt[k] = Sequence::load(args.dt, thread, at, owned);
     dy[k] = Sequence::load(args.dy, thread, at, owned);
 #if HAS_Z
@@ -1140,8 +1143,12 @@ __device__ __forceinline__ void begin_adjoints(Thread& thread) {
 // Walks the adjoints alone of a tile, with whose first frame `sequence` begins.
 __device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
                                               IncomingAdjoints incoming, const Marks& marks, int rows) {
+  // Where the span lies that is read next: counted, because a product of 64 bits costs more than all else about it.
+  const int last = (rows - 1) / SPAN;
+  i64 next = sequence.at((last - AHEAD) * SPAN + thread.lane);
+  const i64 step = SPAN * sequence.stride;
 #pragma unroll 1
-  for (int k0 = (rows - 1) / SPAN; k0 >= 0; k0 -= AHEAD) {
+  for (int k0 = last; k0 >= 0; k0 -= AHEAD) {
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
       const int k = k0 - ahead;
@@ -1159,7 +1166,8 @@ __device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments&
         for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
 #endif
       }
-      if (k >= AHEAD) incoming.load(args, sequence, thread, ahead, r - AHEAD * SPAN);
+      if (k >= AHEAD) incoming.load(args, thread, ahead, next, sequence.owns(thread, r - AHEAD * SPAN));
+      next -= step;
       __syncwarp();
       walk_adjoint_span(thread, marks, k, at);
     }
@@ -1211,7 +1219,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
 #else
 
 // Rows of states in memory, those of the pair's channels `step` apart; zero where `from` is none.
-__device__ __forceinline__ void load_pair(PairStates& states, const Thread& thread, const Arguments& args, const State* from, i64 step) {
+__device__ __forceinline__ void load_pair(PairStates& states, const Thread& thread, const Arguments& args, const State* from,
+                                          i64 step) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     load_states(states[p], from && p < thread.here ? from + p * step : nullptr, states_here(args), thread.lane, thread.order);
@@ -1252,7 +1261,8 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
 }
 
 // The state before the chunk that begins with scan index `begin`.
-__device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place, i64 begin) {
+__device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place,
+                                           i64 begin) {
   const i64 channel = place.channel0 + thread.column;
   const State* from = nullptr;
   i64 step = args.state;
@@ -1454,7 +1464,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #pragma unroll 1
       for (int tile = last; tile >= 0 && begin + tile * TILE >= course.first; tile--) {
         const int tile0 = tile * TILE, in_tile = frames - tile0 < TILE ? frames - tile0 : TILE;
-        const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0, rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
+        const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0;
+        const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
         const First first_span(args, sequence, thread, r0);
         const Marks of_tile = marks_of(args, course.place, begin + tile0, in_tile), marks = of_tile.of_part(thread.part);
         enter_tile<true>(shared, args, course.place, of_tile, begin + tile0, in_tile, [&] { sum_warps(shared, args); });

@@ -59,7 +59,9 @@ __device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& pla
 #define CHANNELS_PER_WARP (32 / LANES)
 
 // The lane of a thread of a warp, and its channel among those of the warp.
-__device__ __forceinline__ int lane_of(int place) { return LANES == 1 ? 0 : (place & 1) | (place / (2 * CHANNELS_PER_WARP)) << 1; }
+__device__ __forceinline__ int lane_of(int place) {
+  return LANES == 1 ? 0 : (place & 1) | (place / (2 * CHANNELS_PER_WARP)) << 1;
+}
 __device__ __forceinline__ int channel_of(int place) { return LANES == 1 ? place : place / 2 % CHANNELS_PER_WARP; }
 
 // The bit of a thread's number that is this bit of its lane.
@@ -84,7 +86,8 @@ template <int COUNT>
 struct alignas(COUNT > 1 ? COUNT * sizeof(State) : alignof(State)) StatePack {
   State states[COUNT];
 };
-static_assert(PACK % VECTOR_STATES == 0 && STATES / ORDERS % VECTOR_STATES == 0, "states that are accessed at once are neighbours");
+static_assert(PACK % VECTOR_STATES == 0 && STATES / ORDERS % VECTOR_STATES == 0,
+              "states that are accessed at once are neighbours");
 
 // The states of this pass from a row in global memory; zero beyond the last. State s of the thread is s ^ order of its lane.
 template <int AT_ONCE = VECTOR_STATES>
@@ -285,8 +288,11 @@ __device__ __forceinline__ Real sigmoid(Real x) { return reciprocal(1.0f + power
 #endif
 
 // Δ of an element of dt, and ∂Δ/∂dt. A NaN passes through the limit.
-__device__ __forceinline__ Real step_size(const Arguments& args, Real dt, Real bias, Real& slope) {
-  Real delta = dt + bias;
+__device__ __forceinline__ Real step_size(const Arguments& args, Real dt, [[maybe_unused]] Real bias, Real& slope) {
+  Real delta = dt;
+#if HAS_DT_BIAS
+  delta += bias;
+#endif
   slope = (Real)1;
 #if SOFTPLUS
   slope = delta > (Real)20 ? (Real)1 : sigmoid(delta);

@@ -27,10 +27,7 @@
 
 struct Tile {
   alignas(16) Real delta[CHANNELS][PITCH];
-  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk, where there is one round, Σ C h
-#if ROUNDS > 1
-  alignas(16) Real y[CHANNELS][PITCH];  // Σ C h
-#endif
+  alignas(16) Real x[CHANNELS][PITCH];  // scaled; after the walk Σ C h
 #if TILE_B
   alignas(16) Projection b;
 #endif
@@ -41,16 +38,6 @@ struct Tile {
   alignas(16) u8 marks[TILE];
 #endif
 };
-
-// The rows of Σ C h.
-template <typename T>
-__device__ __forceinline__ auto& sums_of(T& tile) {
-#if ROUNDS > 1
-  return tile.y;
-#else
-  return tile.x;
-#endif
-}
 
 // Tiles from that which is walked to that which `Incoming` points to.
 #define AHEAD 3
@@ -69,7 +56,7 @@ struct Incoming {
 #endif
 #if SEQ_IDX
   const u8* marks;
-  u8 mark[MARKS_EACH];
+  u32 mark[MARKS_EACH];
 #endif
 
   __device__ __forceinline__ Incoming(const Arguments& args, const Place& place, i64 i0)
@@ -147,8 +134,8 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 }
 
 // Whether there is a mark among those that the thread has stored.
-__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[maybe_unused]] const Owned& owned, const Arguments& args,
-                                           const Place& place, int rows) {
+__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[maybe_unused]] const Owned& owned,
+                                           const Arguments& args, const Place& place, int rows) {
   Sequence::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
@@ -180,7 +167,7 @@ __device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[may
   for (int k = 0; k < MARKS_EACH; k++) {
     const int r = k * THREADS + (int)threadIdx.x;
     if (r >= TILE) continue;
-    tile.marks[r] = in.mark[k];
+    tile.marks[r] = (u8)in.mark[k];
     marked = marked || in.mark[k] != 0;
   }
 #endif
@@ -217,11 +204,12 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
 
 // The owner of an element of a tile finishes it.
 __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] const Finishing& finishing, const Incoming& in,
-                                            [[maybe_unused]] const Owned& owned, const Arguments& args, const Place& place, int rows) {
+                                            [[maybe_unused]] const Owned& owned, const Arguments& args, const Place& place,
+                                            int rows) {
   Sequence::each([&](int k, int r, int column) {
     Real sums[VECTOR][Sequence::FRAMES];
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &sums_of(tile)[e * ROW_STEP + column / VECTOR][r]);
+    for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &tile.x[e * ROW_STEP + column / VECTOR][r]);
 #pragma unroll
     for (int f = 0; f < Sequence::FRAMES; f++) {
       if (r + f >= rows || column >= place.channels) continue;
@@ -260,11 +248,11 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
   });
 }
 
-// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, among those of sums_of. Each exchange
-// halves what a thread holds. `more`: adds them to those of the round before, which the same thread has put there.
+// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where their x was. Each exchange halves what a
+// thread holds.
 template <int COUNT>
-__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane, [[maybe_unused]] Real (&y)[COUNT],
-                                          [[maybe_unused]] bool more = false) {
+__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane,
+                                          [[maybe_unused]] Real (&y)[COUNT]) {
 #if !SUMMARY
   int held = COUNT, first = 0;
 #pragma unroll
@@ -279,17 +267,9 @@ __device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_un
     if (upper) first += held;
   }
   Real sums[COUNT / LANES];
-#if ROUNDS > 1
-#pragma unroll
-  for (int g = 0; g < COUNT / LANES; g++) sums[g] = 0;
-  if (more) load_reals(sums, row + first);
-#pragma unroll
-  for (int g = 0; g < COUNT / LANES; g++) sums[g] += y[g];
-#else
 #pragma unroll
   for (int g = 0; g < COUNT / LANES; g++) sums[g] = y[g];
   __syncwarp();  // the lanes of the channel have read the x that goes
-#endif
   store_reals(row + first, sums);
 #endif
 }
@@ -360,12 +340,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
     const int next = i + TILE, rows = rows_at(i);
     const bool marked = meet(stored_mark);  // the tile is whole; the one before it has been walked by all
     if (!SUMMARY && i > 0) finish_tile(other, finishing, incoming, owned, args, place, TILE);
-    if (next < frames) stored_mark = store_tile(other, incoming, owned, args, place, rows_at(next));
+    // All loads of a tile share a scoreboard, and whoever waits for one of them waits for those that were asked for since. So what
+    // has come is taken before more is asked for: in no branch, after which the compiler would not know that it has come,
+    // and with a barrier, over which it moves no loads.
+    stored_mark = store_tile(other, incoming, owned, args, place, rows_at(next));
+    __syncwarp();
     load_tile(incoming, args, rows_at(next + TILE));
     load_finishing(finishing, tile, incoming, args, rows, marked);
     walk(tile, thread, args, place, kept, i, rows, marked);
   }
   __syncthreads();
-  if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, owned, args, place, rows_at((frames - 1) / TILE * TILE));
+  const int last = rows_at((frames - 1) / TILE * TILE);
+  if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, owned, args, place, last);
   end_thread(thread, args, place);
 }

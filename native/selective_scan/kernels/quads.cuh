@@ -10,36 +10,27 @@
 static_assert(QUADS > 1, "there is a quad to look ahead to");
 static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
 
-#if ROUNDS > 1
-// What a thread has of the rounds that are not walked.
-struct Parked {
-  alignas(16) Real h[ROUNDS][THREADS][LANE_WIDTH];
-#if SUMMARY && !DECAY_BY_SUM
-  alignas(16) Real product[ROUNDS][THREADS][LANE_WIDTH];
-#endif
-};
-#endif
-
-// What a thread keeps over its chunk; what comes after `round` is of that.
+// What a thread keeps over its chunk; where there are several rounds, from `rate` on what it has of the one that is walked.
 struct Thread {
   int lane, row;
   bool active;
   bool finite;  // all a of the warp are: frames of zero Δ leave its states as they are
   i64 channel;
 #if ROUNDS > 1
-  Parked* parked;
-#endif
-  int round, count;
-  Rate rate[STATES];
-  State h[STATES];
-#if B_CONSTANT
-  State b[STATES];
+  struct Parked* parked;
 #endif
 #if SUMMARY && DECAY_BY_SUM
   Real delta_sum;
-#elif SUMMARY
+#endif
+  Rate rate[STATES];
+  State h[STATES];
+#if SUMMARY && !DECAY_BY_SUM
   State product[STATES];
-#elif C_CONSTANT
+#endif
+#if B_CONSTANT
+  State b[STATES];
+#endif
+#if C_CONSTANT && !SUMMARY
   State c[STATES];
 #endif
 };
@@ -74,7 +65,7 @@ __device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, i
   const u32 marks = WHOLE ? 0 : marks_of(tile, quad);
 #pragma unroll
   for (int g = 0; g < 4; g++) {
-    if (thread.round == 0 && !(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
+    if (!(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
   }
 #endif
 }
@@ -92,11 +83,16 @@ __device__ __forceinline__ void fetch_projection(const Projection& rows, int slo
 #endif
 }
 
-__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Quad& operands) {
-  load_reals(operands.x, &tile.x[thread.row][quad * 4]);
+__device__ __forceinline__ void fetch_x(const Tile& tile, const Thread& thread, int quad, Real (&x)[4]) {
+  load_reals(x, &tile.x[thread.row][quad * 4]);
+}
+
+__device__ __forceinline__ void fetch_projections([[maybe_unused]] const Tile& tile, [[maybe_unused]] const Thread& thread,
+                                                  [[maybe_unused]] int round, [[maybe_unused]] int quad,
+                                                  [[maybe_unused]] Quad& operands) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    [[maybe_unused]] const int slot = thread.round * SLOTS + slot_of(thread.lane, s);
+    [[maybe_unused]] const int slot = round * SLOTS + slot_of(thread.lane, s);
 #if TILE_B
     fetch_projection(tile.b, slot, quad, operands.b[s]);
 #endif
@@ -106,7 +102,8 @@ __device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& threa
   }
 }
 
-__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Quad& operands, int s, [[maybe_unused]] int g) {
+__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Quad& operands, int s,
+                                       [[maybe_unused]] int g) {
 #if B_CONSTANT
   return thread.b[s];
 #else
@@ -129,8 +126,8 @@ __device__ __forceinline__ void discretize_quad(const Thread& thread, const Real
   }
 }
 
-// Four frames from frame r on; `y` gets the thread's parts of Σ C h. Frames from `rows` on are none: they are marked where
-// there are marks.
+// Four frames from frame r on; `y` gets the thread's parts of Σ C h, and keeps those of the rounds before. Frames from `rows` on
+// are none: they are marked where there are marks.
 template <bool WHOLE>
 __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const Tile& tile, const Quad& operands,
                                           const QuadCoefficients& k, int r, [[maybe_unused]] int rows, Real* y) {
@@ -146,7 +143,7 @@ __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const
 #else
     const bool here = WHOLE || r + g < rows;
 #endif
-    [[maybe_unused]] State sum = to_state(0);
+    [[maybe_unused]] State sum = to_state(ROUNDS > 1 ? y[g] : 0);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
 #if HAS_GAIN
@@ -164,18 +161,16 @@ __device__ __forceinline__ void walk_quad(Thread& thread, [[maybe_unused]] const
 #else
       const State c = operands.c[s][g];
 #endif
-      sum = s == 0 ? c * thread.h[s] : c * thread.h[s] + sum;
+      sum = s == 0 && ROUNDS == 1 ? c * thread.h[s] : c * thread.h[s] + sum;
 #endif
     }
     y[g] = real_part(sum);
   }
 }
 
-// Puts a group's Σ C h, from frame r on, to those of the rounds before.
-__device__ __forceinline__ void put_sums(Tile& tile, const Thread& thread, int r, Real (&y)[GROUP]) {
-  sum_lanes(sums_of(tile)[thread.row] + r, thread.lane, y, thread.round > 0);
-}
-
+#if ROUNDS > 1
+#include "rounds.cuh"
+#else
 // Walks the first `rows` frames of a tile, group by group. What is read beyond them is zero.
 template <bool WHOLE>
 __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows) {
@@ -189,11 +184,12 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
       Quad operands;
       QuadCoefficients k;
       fetch_deltas<WHOLE>(tile, thread, quad, delta);
-      fetch_quad(tile, thread, quad, operands);
+      fetch_x(tile, thread, quad, operands.x);
+      fetch_projections(tile, thread, 0, quad, operands);
       discretize_quad(thread, delta, operands, k);
       walk_quad<WHOLE>(thread, tile, operands, k, r + p, rows, y + p);
     }
-    put_sums(tile, thread, r, y);
+    sum_lanes(tile.x[thread.row] + r, thread.lane, y);
   }
 }
 
@@ -204,7 +200,8 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
   QuadCoefficients k;
   Real ahead[4], last[GROUP];
   fetch_deltas<true>(tile, thread, 0, ahead);
-  fetch_quad(tile, thread, 0, operands);
+  fetch_x(tile, thread, 0, operands.x);
+  fetch_projections(tile, thread, 0, 0, operands);
   discretize_quad(thread, ahead, operands, k);
   fetch_deltas<true>(tile, thread, 1, ahead);
 #pragma unroll
@@ -216,7 +213,8 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
       Quad next_operands;
       QuadCoefficients next_k;
       if (quad + 1 < QUADS) {
-        fetch_quad(tile, thread, quad + 1, next_operands);
+        fetch_x(tile, thread, quad + 1, next_operands.x);
+        fetch_projections(tile, thread, 0, quad + 1, next_operands);
         discretize_quad(thread, ahead, next_operands, next_k);
         if (quad + 2 < QUADS) fetch_deltas<true>(tile, thread, quad + 2, ahead);
       }
@@ -229,30 +227,35 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
           for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
         }
       }
-      if (p == 0 && r > 0) put_sums(tile, thread, r - GROUP, last);
+      if (p == 0 && r > 0) sum_lanes(tile.x[thread.row] + r - GROUP, thread.lane, last);
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) last[g] = y[g];
   }
-  put_sums(tile, thread, TILE - GROUP, last);
+  sum_lanes(tile.x[thread.row] + TILE - GROUP, thread.lane, last);
 }
 #else
 __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<true>(tile, thread, TILE); }
 #endif
+#endif
 
-// Takes up a round's parameters.
-__device__ __forceinline__ void take_parameters(Thread& thread, const Arguments& args, int round) {
-  thread.round = round;
+// Of a channel's states, how many there are from those of a round on; none in threads without a channel.
+__device__ __forceinline__ int states_of_round(const Thread& thread, const Arguments& args, int round) {
   const int left = states_here(args) - round * SLOTS;
-  thread.count = !thread.active || left < 0 ? 0 : left < SLOTS ? left : SLOTS;
+  return !thread.active || left < 0 ? 0 : left < SLOTS ? left : SLOTS;
+}
+
+// Takes up a round's parameters; whether all of its rates are finite.
+__device__ __forceinline__ bool take_parameters(Thread& thread, const Arguments& args, int round) {
+  const int count = states_of_round(thread, args, round);
   const i64 parameters = thread.channel * args.state + args.first_state + round * SLOTS;
   State a[STATES];
-  load_states(a, args.a + parameters, thread.count, thread.lane);
+  load_states(a, args.a + parameters, count, thread.lane);
 #if B_CONSTANT
-  load_constant(thread.b, args.b + parameters * COMPONENTS, thread.count, thread.lane);
+  load_constant(thread.b, args.b + parameters * COMPONENTS, count, thread.lane);
 #endif
 #if C_CONSTANT && !SUMMARY
-  load_constant(thread.c, args.c + parameters * COMPONENTS, thread.count, thread.lane);
+  load_constant(thread.c, args.c + parameters * COMPONENTS, count, thread.lane);
 #endif
   bool finite = true;
 #pragma unroll
@@ -267,31 +270,22 @@ __device__ __forceinline__ void take_parameters(Thread& thread, const Arguments&
 #endif
     finite = finite && is_finite(a[s]);
   }
-  thread.finite = __all_sync(ALL_LANES, finite);
-}
-
-// Takes up a round's states, or leaves them; those of a single round stay where they are.
-__device__ __forceinline__ void take_states([[maybe_unused]] Thread& thread) {
 #if ROUNDS > 1
-  load_lane(thread.h, thread.parked->h[thread.round][threadIdx.x]);
-#if SUMMARY && !DECAY_BY_SUM
-  load_lane(thread.product, thread.parked->product[thread.round][threadIdx.x]);
+  store_lane(thread.parked->a[round][threadIdx.x], a);
+#if B_CONSTANT
+  store_lane(thread.parked->b[round][threadIdx.x], thread.b);
+#endif
+#if C_CONSTANT && !SUMMARY
+  store_lane(thread.parked->c[round][threadIdx.x], thread.c);
 #endif
 #endif
-}
-__device__ __forceinline__ void leave_states([[maybe_unused]] const Thread& thread) {
-#if ROUNDS > 1
-  store_lane(thread.parked->h[thread.round][threadIdx.x], thread.h);
-#if SUMMARY && !DECAY_BY_SUM
-  store_lane(thread.parked->product[thread.round][threadIdx.x], thread.product);
-#endif
-#endif
+  return finite;
 }
 
 #if JOINS
 // Leads the round's states, those before the first chunk, over the chunks before this, from what each of them comes to. So
 // does prefix.cu for all chunks; where there are few, each block does it for its own in less time than a launch takes.
-__device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& args, const Place& place) {
+__device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& args, const Place& place, int round) {
   constexpr int AT_ONCE = 8;  // chunks that are read before they are used
   const i64 first = place.row * args.chunks;
 #pragma unroll 1
@@ -306,7 +300,7 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       if (chunk + k >= place.chunk) break;
-      const i64 boundary = (first + chunk + k) * args.dim + thread.channel, row = boundary * PASS_SLOTS + thread.round * SLOTS;
+      const i64 boundary = (first + chunk + k) * args.dim + thread.channel, row = boundary * PASS_SLOTS + round * SLOTS;
       load_states<PACK>(ends[k], args.boundary_states + row, SLOTS, thread.lane);
 #if DECAY_BY_SUM
       delta_sums[k] = args.delta_sums[boundary];
@@ -352,17 +346,21 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
     before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
   }
 #endif
+  bool finite = true;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
-    take_parameters(thread, args, round);
-    load_states(thread.h, before ? before + round * SLOTS : before, thread.count, thread.lane);
+    finite = take_parameters(thread, args, round) && finite;
+    load_states(thread.h, before ? before + round * SLOTS : before, states_of_round(thread, args, round), thread.lane);
 #pragma unroll
     for (int s = 0; s < STATES; s++) settle(thread.h[s], args);
 #if JOINS
-    join_chunks(thread, args, place);
+    join_chunks(thread, args, place, round);
 #endif
-    leave_states(thread);
+#if ROUNDS > 1
+    leave_states(thread, round);
+#endif
   }
+  thread.finite = __all_sync(ALL_LANES, finite);
 }
 
 // The states that are kept for the backward pass.
@@ -375,34 +373,43 @@ struct Kept {
         at(!SUMMARY && args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
 };
 
-// Walks a tile, which begins with frame i of the chunk, for each round.
-__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i, int rows,
-                                     [[maybe_unused]] bool marked) {
+// Keeps the states before a tile for the backward pass.
+__device__ __forceinline__ void keep(Thread& thread, const Arguments& args, const Place& place, Kept& kept) {
+  const i64 number = place.row * args.checkpoint_count + kept.number;
+  const i64 first = (number * args.dim + thread.channel) * args.state + args.first_state;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
-    if (ROUNDS > 1) take_parameters(thread, args, round);
-    take_states(thread);
-    if (i == kept.at) {
-      const i64 number = place.row * args.checkpoint_count + kept.number;
-      const i64 first = (number * args.dim + thread.channel) * args.state + args.first_state + round * SLOTS;
-      store_states(thread.h, args.checkpoints + first, thread.count, thread.lane);
-    }
-#if SEQ_IDX
-    const bool whole = !marked;
-#else
-    const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
+#if ROUNDS > 1
+    take_states(thread, round);
 #endif
-    if (whole) {
-      walk_tile(tile, thread);
-    } else {
-      walk_groups<false>(tile, thread, rows);
-    }
-    leave_states(thread);
+    store_states(thread.h, args.checkpoints + first + round * SLOTS, states_of_round(thread, args, round), thread.lane);
   }
-  if (i == kept.at) {
-    kept.number++;
-    kept.at += (int)args.checkpoint_interval;
+  kept.number++;
+  kept.at += (int)args.checkpoint_interval;
+}
+
+// Walks a tile, which begins with frame i of the chunk.
+__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i,
+                                     int rows, [[maybe_unused]] bool marked) {
+  if (i == kept.at) keep(thread, args, place, kept);
+#if SEQ_IDX
+  const bool whole = !marked;
+#else
+  const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
+#endif
+#if ROUNDS > 1
+  if (whole) {
+    walk_stretches<true>(tile, thread, TILE);
+  } else {
+    walk_stretches<false>(tile, thread, rows);
   }
+#else
+  if (whole) {
+    walk_tile(tile, thread);
+  } else {
+    walk_groups<false>(tile, thread, rows);
+  }
+#endif
 }
 
 // What a whole chunk has come to.
@@ -410,12 +417,9 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
   if (!thread.active) return;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
-    if (ROUNDS > 1) {
-      const int left = states_here(args) - round * SLOTS;
-      thread.round = round;
-      thread.count = left < SLOTS ? left : SLOTS;
-    }
-    take_states(thread);
+#if ROUNDS > 1
+    take_states(thread, round);
+#endif
     const int first = round * SLOTS;
 #if SUMMARY
     const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
@@ -429,7 +433,7 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
 #else
     if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {
       State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
-      store_states(thread.h, after + first, thread.count, thread.lane);
+      store_states(thread.h, after + first, states_of_round(thread, args, round), thread.lane);
     }
 #endif
   }

@@ -67,7 +67,8 @@ __device__ __forceinline__ void reduce_projections(const Arguments& args, i64 bl
   const bool of_b = index < packs_b;
   if (!of_b) index -= packs_b;
   const i64 groups = of_b ? args.groups_b : args.groups_c;
-  Components components = of_b ? Components{args.db_parts, args.db_sum, args.db, 0} : Components{args.dc_parts, args.dc_sum, args.dc, 0};
+  Components components = of_b ? Components{args.db_parts, args.db_sum, args.db, 0}
+                               : Components{args.dc_parts, args.dc_sum, args.dc, 0};
   const bool here = components.parts && index < rows * groups && find_components(args, components, groups, index);
   wait_for_kernels_before();
 

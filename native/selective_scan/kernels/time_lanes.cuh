@@ -147,7 +147,9 @@ __device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread
 
 // What the time lane `by` before this has; anything where there is none.
 __device__ __forceinline__ Real from_before(Real value, int by) { return __shfl_up_sync(ALL_LANES, value, 2 * by); }
-__device__ __forceinline__ Complex from_before(Complex value, int by) { return {from_before(value.re, by), from_before(value.im, by)}; }
+__device__ __forceinline__ Complex from_before(Complex value, int by) {
+  return {from_before(value.re, by), from_before(value.im, by)};
+}
 
 // What the time lane before this has; the first gets that of the last.
 __device__ __forceinline__ Real turned(Real value, const Thread& thread) {
@@ -180,7 +182,8 @@ __device__ __forceinline__ void scan_time_lanes(Thread& thread, const OwnStates&
 }
 
 // Keeps the state before frame i of the row, if it is due.
-__device__ __forceinline__ void keep(const State (&h)[STATES], const Thread& thread, const Arguments& args, const Place& place, u32 i) {
+__device__ __forceinline__ void keep(const State (&h)[STATES], const Thread& thread, const Arguments& args, const Place& place,
+                                     u32 i) {
   const u32 interval = (u32)args.checkpoint_interval;
   if (i % interval != 0) return;
   const i64 number = place.row * args.checkpoint_count + i / interval;
@@ -215,8 +218,8 @@ __device__ __forceinline__ void walk_frames(Tile& tile, const Thread& thread, in
 }
 
 // Walks a tile, which begins with frame i of the row.
-__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept&, int i, int rows,
-                                     bool marked) {
+__device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept&, int i,
+                                     int rows, bool marked) {
   const int first = thread.time_lane * OWN_FRAMES;
   OwnStates decays, inputs;
   State product[STATES], h[STATES];

@@ -33,13 +33,14 @@ impl Program {
     }
 }
 
-pub(super) const HEADERS: [(&CStr, &str); 7] = [
+pub(super) const HEADERS: [(&CStr, &str); 8] = [
     (c"number.cuh", include_str!("../../kernels/number.cuh")),
     (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
     (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
     (c"block.cuh", include_str!("../../kernels/block.cuh")),
     (c"rows.cuh", include_str!("../../kernels/rows.cuh")),
     (c"quads.cuh", include_str!("../../kernels/quads.cuh")),
+    (c"rounds.cuh", include_str!("../../kernels/rounds.cuh")),
     (c"time_lanes.cuh", include_str!("../../kernels/time_lanes.cuh")),
 ];
 

@@ -37,8 +37,8 @@
 //! sum has a fixed order, so a call gives the same bits each time on the same device.
 //!
 //! Bidirectional scans are two walks in opposite directions that add to the same output. More states than a walk holds in
-//! registers are several walks of each tile forward, and where shared memory does not hold their B and C, or backward,
-//! several passes. Directions and passes gather in the type of computation and are rounded once.
+//! registers are walked forward in rounds, some frames for one round after the other (`rounds.cuh`), and where shared memory
+//! does not hold their B and C, or backward, in several passes. Directions and passes gather in the type of computation and are rounded once.
 //!
 //! # The layers
 //!

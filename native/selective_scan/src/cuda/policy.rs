@@ -106,7 +106,7 @@ pub struct Layout {
     pub time_lanes: usize,
     /// States a thread.
     pub states: usize,
-    /// How often a tile is walked, for other states each time.
+    /// How often frames are walked, for other states each time.
     pub rounds: usize,
     /// Orders in which channels hold the states of a lane.
     pub orders: usize,
@@ -241,7 +241,7 @@ impl BackwardPlan {
             let first = if in_gradients {
                 (units - with_room) * unit
             } else if in_workspace >= chunk {
-                left.div_ceil(chunk).saturating_sub(in_workspace.div_ceil(chunk)) * chunk
+                units.saturating_sub(in_workspace.div_ceil(unit)) * unit
             } else {
                 // Some tiles of the last chunk.
                 (left - 1) / chunk * chunk + (left - 1) % chunk / in_workspace * in_workspace
@@ -372,15 +372,15 @@ fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
         lanes => layout.tile * width * real + lanes * 2 * 16,
     };
     let marks = if problem.seq_idx { layout.tile.next_multiple_of(16) } else { 0 };
-    // Beside Δ and x, rows for Σ C h; and a thread's states of the other rounds.
-    let (sequences, parked) = match layout.rounds {
-        1 => (2, 0),
-        _ => {
-            let states = layout.rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4;
-            (3, if decay_by_sum(problem) { states } else { 2 * states })
+    let sequences = 2 * layout.channels * pitch(layout.tile, real) * real;
+    // What a thread has of each of several rounds: states and rates, products of decays, constant projections.
+    let parked = match layout.rounds {
+        1 => 0,
+        rounds => {
+            let kept = 2 + usize::from(!decay_by_sum(problem)) + 2 - varying(problem);
+            kept * rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4
         }
     };
-    let sequences = sequences * layout.channels * pitch(layout.tile, real) * real;
     2 * (sequences + projections.count() * projection + marks) + parked
 }
 
@@ -428,11 +428,26 @@ fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
 }
 
 impl Properties {
-    /// The layout of a forward scan that keeps states every `interval` frames: with the fewest lanes, or with enough warps.
+    /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
+    /// as many rounds as shared memory has room for.
     fn forward_layout(&self, problem: &Problem, interval: usize, fewest: bool) -> (Layout, Units) {
+        let layouts = (1..=MOST_ROUNDS).rev();
+        let mut layouts = layouts.map(|rounds| self.layout_of_rounds(problem, interval, fewest, rounds));
+        let fits = |(layout, _): &(Layout, Units)| forward_bytes(problem, layout) <= self.shared_per_block;
+        layouts.find(fits).unwrap_or_else(|| self.layout_of_rounds(problem, interval, fewest, 1))
+    }
+
+    /// The same, in up to `most_rounds` rounds.
+    fn layout_of_rounds(
+        &self,
+        problem: &Problem,
+        interval: usize,
+        fewest: bool,
+        most_rounds: usize,
+    ) -> (Layout, Units) {
         let words = Sizes::of(problem).words;
         let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
-        let passes = rounds.div_ceil(MOST_ROUNDS);
+        let passes = rounds.div_ceil(most_rounds);
         let rounds = rounds.div_ceil(passes);
         let count = problem.state.div_ceil(passes * rounds);
         let unit = unit(problem);
@@ -999,7 +1014,7 @@ impl Configurations<'_> {
         let walking = self.walking(Program::Forward);
         // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
         // over time there are too few elements for that: every thread has a unit.
-        let Layout { channels, warps, tile, time_lanes, .. } = self.layout;
+        let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
         let each = (tile * self.layout.slots() * self.problem.components() / (warps * 32)).max(1);
@@ -1009,8 +1024,9 @@ impl Configurations<'_> {
             vector,
             vector_b: walking.vector_b.min(of_projection),
             vector_c: walking.vector_c.min(of_projection),
-            // States in neighbouring registers would meet in their banks all through the walk of many frames.
-            vector_states: if time_lanes > 1 { self.vector_states(1) } else { 1 },
+            // States in neighbouring registers would meet in their banks all through the walk of many frames; of several
+            // rounds they come from shared memory in packs anyway.
+            vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
             joins: (2..=MOST_JOINED).contains(&chunks),
             several_passes: has_several_passes(self.problem, &self.layout),

@@ -14,6 +14,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("kernels/prefix.cu", include_str!("../../kernels/prefix.cu")),
     ("kernels/quads.cuh", include_str!("../../kernels/quads.cuh")),
     ("kernels/reduce.cu", include_str!("../../kernels/reduce.cu")),
+    ("kernels/rounds.cuh", include_str!("../../kernels/rounds.cuh")),
     ("kernels/rows.cuh", include_str!("../../kernels/rows.cuh")),
     ("kernels/time_lanes.cuh", include_str!("../../kernels/time_lanes.cuh")),
     ("src/cuda/arguments.rs", include_str!("../../src/cuda/arguments.rs")),
