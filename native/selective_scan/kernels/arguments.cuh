@@ -97,6 +97,7 @@ struct Arguments {
   int accumulate;           // the sums over time hold the other direction already
   int last_direction;
   int write_final;          // this pass ends in final_state, or begins with its gradient
+  int sums_go_on;           // sums over time go on from piece to piece, and reduce.cu has them after the last; else after each
 };
 
 // States of a pass, and their reals.

@@ -282,20 +282,26 @@ struct Sequence {
   // r0 may lie before the chunk, but not before `least`.
   template <bool STATES_FIRST>
   __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least) const {
-    const auto bring = [&](const Element* tensor, i64 at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(tensor + at)); };
+    const auto bring = [](const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); };
 #pragma unroll
     for (int of_tile = thread.place; of_tile < PART_FRAMES; of_tile += 32) {
       const int r = r0 + of_tile;
       if (thread.here == 0 || r < least || r >= rows) continue;
       if constexpr (STATES_FIRST) {
-        bring(args.dt, at(r));
+        bring(args.dt + at(r));
 #if USE_X
-        bring(args.x, at(r));
+        bring(args.x + at(r));
 #endif
       } else {
-        bring(args.dy, at(r));
+        bring(args.dy + at(r));
 #if HAS_Z
-        bring(args.z, at(r));
+        bring(args.z + at(r));
+#endif
+#if SEVERAL_PASSES
+        if (!args.first_pass) {
+          bring(args.dx_sum + at(r));
+          bring(args.ddt_sum + at(r));
+        }
 #endif
       }
     }
@@ -418,7 +424,7 @@ __device__ __forceinline__ Real output_weight([[maybe_unused]] const Arguments& 
 #endif
 }
 
-// Δ of the frame that the thread owns; zero where there is none.
+// Δ of the frame that the thread owns; zero where there is none, for which nothing was loaded.
 __device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] const Warp& warp, const Arguments& args,
                                           const Thread& thread, const Pair& dt, bool present) {
   Real bias[PAIR] = {0, 0}, slope;
@@ -428,18 +434,22 @@ __device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] 
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     const Real its = step_size(args, dt.real(p), bias[p], slope);
+#if HAS_DT_BIAS || SOFTPLUS || LIMIT || SEQ_IDX
     delta[p] = present && p < thread.here ? its : (Real)0;
+#else
+    delta[p] = its;
+#endif
   }
 }
 
 // The gradient of y before the gate, of that frame. `by_z`: its derivative by z.
 __device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Real (&by_z)[PAIR], const Pair& dy,
-                                       [[maybe_unused]] const Pair& z, bool present) {
+                                       [[maybe_unused]] const Pair& z, bool skipped) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    values[p] = present ? dy.real(p) : (Real)0;
+    values[p] = skipped ? (Real)0 : dy.real(p);
 #if HAS_Z
-    const Real gate = present ? z.real(p) : (Real)0, s = sigmoid(gate);
+    const Real gate = skipped ? (Real)0 : z.real(p), s = sigmoid(gate);
     by_z[p] = values[p] * (s * ((Real)1 + gate * ((Real)1 - s)));
     values[p] *= gate * s;
 #endif
@@ -475,9 +485,9 @@ __device__ __forceinline__ State input_of([[maybe_unused]] State a, [[maybe_unus
 }
 
 // What B is multiplied by where the gain is Δ: Δx, else x.
-__device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const Span& delta, const Thread& thread, int k,
+__device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const Span& delta, const Real* frames, int k,
                                             int p) {
-  load_span(inputs, thread.frames + DISTANCE(x), k, p);
+  load_span(inputs, frames + DISTANCE(x), k, p);
 #if GAIN_IS_DELTA
 #pragma unroll
   for (int f = 0; f < SPAN; f++) inputs[f] *= delta[f];
@@ -492,13 +502,14 @@ struct First {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
       const int r = r0 + k * SPAN + thread.lane;
-      load(args, thread, k, sequence.at(r), sequence.owns(thread, r));
+      const i64 at = sequence.at(r);
+      load(thread, k, args.dt + at, args.x + at, sequence.owns(thread, r));
     }
   }
 
-  __device__ __forceinline__ void load(const Arguments& args, const Thread& thread, int k, i64 at, bool owned) {
-    dt[k] = Sequence::load(args.dt, thread, at, owned);
-    x[k] = Sequence::load(args.x, thread, at, owned);
+  __device__ __forceinline__ void load(const Thread& thread, int k, const Element* its_dt, const Element* its_x, bool owned) {
+    dt[k] = Sequence::load(its_dt, thread, 0, owned);
+    x[k] = Sequence::load(its_x, thread, 0, owned);
   }
 };
 
@@ -517,20 +528,21 @@ struct FirstBack {
   }
 };
 
-// Walks the states of a span: k of its tile, whose Δ and x lie in span `at`.
-__device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, const Marks& marks, int k, int at) {
+// Walks the states of a span: k of its tile, whose Δ and x lie in span `at` from `frames` on, and whose B from `row` on.
+__device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, const Marks& marks, int k, const Real* frames,
+                                          int at, [[maybe_unused]] const Real* row) {
   Span delta[PAIR], input[PAIR];
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    load_span(delta[p], thread.frames, at, p);
-    load_inputs(input[p], delta[p], thread, at, p);
+    load_span(delta[p], frames, at, p);
+    load_inputs(input[p], delta[p], frames, at, p);
   }
 #pragma unroll
   for (int f = 0; f < SPAN; f++) {
     const bool reset = marks.reset(k * SPAN + f);
 #if TILE_B
     State b[STATES];
-    load_lane(b, row_of_b(thread, k * SPAN + f));
+    load_lane(b, row + f * (ORDERS * SLOT_WIDTH));
 #endif
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
@@ -555,29 +567,41 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
                                             int rows) {
   const int spans = (rows + SPAN - 1) / SPAN;
   const i64 step = SPAN * sequence.stride;
-  i64 next = sequence.at(r0 + AHEAD * SPAN + thread.lane);
+  const i64 next = sequence.at(r0 + AHEAD * SPAN + thread.lane);
+  const Element *dt = args.dt + next, *x = args.x + next;
+  // What belongs to span k0.
+  Real *frames = thread.frames, *kept = thread.states;
+  const Real* row = row_of_b(thread, 0);
 #pragma unroll 1
   for (int k0 = 0; k0 < spans; k0 += AHEAD) {
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
       const int k = k0 + ahead;
       if (k >= spans) break;
-      const int at = KEEP ? k : k % AHEAD, own = k * SPAN + thread.lane;
+      const int own = k * SPAN + thread.lane;
       if (is_owner(thread)) {
         const bool present = sequence.owns(thread, r0 + own) && !marks.skip(own);
         Real delta[PAIR], values[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
 #pragma unroll
-        for (int p = 0; p < PAIR; p++) values[p] = present ? incoming.x[ahead].real(p) : (Real)0;
-        put(thread.frames, thread, at, delta);
-        put(thread.frames + DISTANCE(x), thread, at, values);
+        for (int p = 0; p < PAIR; p++) values[p] = marks.skip(own) ? (Real)0 : incoming.x[ahead].real(p);
+        put(frames, thread, ahead, delta);
+        put(frames + DISTANCE(x), thread, ahead, values);
       }
-      if constexpr (KEEP) save(thread.states + k * SPAN_REALS, h);
-      if (k + AHEAD < spans) incoming.load(args, thread, ahead, next, sequence.owns(thread, r0 + own + AHEAD * SPAN));
-      next += step;
+      if constexpr (KEEP) save(kept + ahead * SPAN_REALS, h);
+      if (k + AHEAD < spans) incoming.load(thread, ahead, dt, x, sequence.owns(thread, r0 + own + AHEAD * SPAN));
+      dt += step;
+      x += step;
       __syncwarp();
-      if (!KEEP || k + 1 < spans) walk_span(thread, h, marks, k, at);
+      if (!KEEP || k + 1 < spans) {
+        walk_span(thread, h, marks, k, frames, ahead, row + ahead * (SPAN * ORDERS * SLOT_WIDTH));
+      }
     }
+    if constexpr (KEEP) {
+      frames += AHEAD * FRAMES_REALS;
+      kept += AHEAD * SPAN_REALS;
+    }
+    row += AHEAD * (SPAN * ORDERS * SLOT_WIDTH);
   }
   __syncwarp();
 }
@@ -700,18 +724,51 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
   own.delta[p] = sum_of_own_frame(to_delta, thread);
 }
 
+// What earlier passes have come to in the gradients of the frame that a thread owns: from memory, before it is wanted.
+struct Earlier {
+  Real x[PAIR], delta[PAIR], z[PAIR];
+
+  __device__ __forceinline__ void load([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread,
+                                       [[maybe_unused]] i64 at, [[maybe_unused]] bool owned) {
+#if SEVERAL_PASSES
+    const bool there = owned && !args.first_pass;
+    load(x, args.dx_sum, thread, at, there);
+    load(delta, args.ddt_sum, thread, at, there);
+#if HAS_Z
+    load(z, args.dz_sum, thread, at, there);
+#endif
+#endif
+  }
+
+  static __device__ __forceinline__ void load(Real (&values)[PAIR], const Real* sums, [[maybe_unused]] const Thread& thread,
+                                              i64 at, bool there) {
+    values[0] = values[1] = (Real)0;
+    if (!there) return;
+#if VECTOR == PAIR
+    load_reals(values, sums + at);
+#else
+    values[0] = sums[at];
+    if (thread.here > 1) values[1] = sums[at + 1];
+#endif
+  }
+};
+
 // Adds a pass to a sequence's gradient, and rounds it where it is the last.
 __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
-                                         const Thread& thread, i64 at, Real (&values)[PAIR]) {
+                                         const Thread& thread, i64 at, Real (&values)[PAIR],
+                                         [[maybe_unused]] const Real (&earlier)[PAIR]) {
 #if SEVERAL_PASSES
-  Real* sum = sums + at;
 #pragma unroll
-  for (int p = 0; p < PAIR; p++) {
-    if (p >= thread.here) break;
-    if (!args.first_pass) values[p] += sum[p];
-    if (!args.last_pass) sum[p] = values[p];
+  for (int p = 0; p < PAIR; p++) values[p] += earlier[p];
+  if (!args.last_pass) {
+#if VECTOR == PAIR
+    store_bytes<sizeof(values)>(sums + at, values);
+#else
+    sums[at] = values[0];
+    if (thread.here > 1) sums[at + 1] = values[1];
+#endif
+    return;
   }
-  if (!args.last_pass) return;
 #endif
   Sequence::store(target, thread, at, values);
 }
@@ -732,7 +789,8 @@ __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args,
 
 // Writes the gradients of the frame of span k that the thread owns, which lie at `at` in memory.
 __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, [[maybe_unused]] Warp& warp,
-                                           const Arguments& args, const Thread& thread, bool skipped, i64 at, int k) {
+                                           const Arguments& args, const Thread& thread, const Earlier& earlier, bool skipped,
+                                           i64 at, int k) {
   Real dx[PAIR], ddt[PAIR], x[PAIR], delta[PAIR];
   get(x, thread.frames + DISTANCE(x), thread, k);
   get(delta, thread.frames, thread, k);
@@ -790,10 +848,10 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
 #if HAS_DT_BIAS
   store_reals(warp.ddt_bias[thread.place], ddt_bias);
 #endif
-  add_pass(args, args.dx_sum, args.dx, thread, at, dx);
-  add_pass(args, args.ddt_sum, args.ddt, thread, at, ddt);
+  add_pass(args, args.dx_sum, args.dx, thread, at, dx, earlier.x);
+  add_pass(args, args.ddt_sum, args.ddt, thread, at, ddt, earlier.delta);
 #if HAS_Z
-  add_pass(args, args.dz_sum, args.dz, thread, at, dz);
+  add_pass(args, args.dz_sum, args.dz, thread, at, dz, earlier.z);
 #endif
 }
 
@@ -891,7 +949,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
 #endif
     if (is_owner(thread)) {
       Real values[PAIR], by_z[PAIR];
-      own_dy(values, by_z, dy, z, owned && !marks.skip(row));
+      own_dy(values, by_z, dy, z, marks.skip(row));
 #if HAS_D
       store_reals(warp.dy_before_gate[thread.place], values);
 #endif
@@ -926,7 +984,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
       asm volatile("" ::: "memory");
       Span delta, x, source;
       load_span(delta, thread.frames, k, p);
-      load_inputs(x, delta, thread, k, p);
+      load_inputs(x, delta, thread.frames, k, p);
       load_span(source, thread.frames + DISTANCE(dy), 0, p);
       walk_channel(sums, thread, p, operand_b, operand_c, thread.states + k * SPAN_REALS, delta, x, source, marks, first);
       // Now, because the operands' loads above wait for stores, and would for these loads too. A branch around two loads, where
@@ -939,14 +997,16 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
 #endif
       }
     }
+    Earlier earlier;
+    earlier.load(args, thread, at, owned);
 #if TILE_B || TILE_C
     __syncwarp();  // all have read the states that were kept, where these sums go
     sum_channels(warp.spans[k], thread, gradients);
 #endif
 #if LIMIT
-    if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, k);
+    if (owned) finish_own(sums, dt, warp, args, thread, earlier, marks.skip(row), at, k);
 #else
-    if (owned) finish_own(sums, Pair{}, warp, args, thread, marks.skip(row), at, k);
+    if (owned) finish_own(sums, Pair{}, warp, args, thread, earlier, marks.skip(row), at, k);
 #endif
     owned = sequence.owns(thread, 0);
     at -= SPAN * sequence.stride;
@@ -1158,7 +1218,7 @@ __device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments&
         const bool present = sequence.owns(thread, r) && !marks.skip(r);
         Real delta[PAIR], values[PAIR], by_z[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
-        own_dy(values, by_z, incoming.dy[ahead], incoming.z[ahead], present);
+        own_dy(values, by_z, incoming.dy[ahead], incoming.z[ahead], marks.skip(r));
         put(thread.frames, thread, at, delta);
         put_source(thread, args, at, values);
 #if DECAY_BY_SUM
@@ -1347,7 +1407,7 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
 }
 #endif
 
-// What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has been there.
+// What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has left its sums there.
 __device__ __forceinline__ void end_block(const Thread& thread, const Shared& shared, const Arguments& args, const Course& course,
                                           bool accumulate) {
   if (thread.part > 0) return;
@@ -1513,6 +1573,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
     __syncthreads();
   }
   sum_warps(shared, args);
-  end_block(thread, shared, args, course, course.end < course.segment_end);
+  end_block(thread, shared, args, course, args.sums_go_on && course.end < course.segment_end);
 }
 #endif

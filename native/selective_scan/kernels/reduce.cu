@@ -1,5 +1,5 @@
-// The second stage of the sums of the backward pass, in a fixed order: dB and dC of a piece over the blocks of channels, and,
-// with the piece that is walked last, the gradients of the parameters over rows and segments.
+// The second stage of the sums of the backward pass, in a fixed order: dB and dC of a piece over the blocks of channels, and the
+// gradients of the parameters over rows and segments, with the piece that is walked last, or with every piece.
 
 #include "number.cuh"
 #include "discretize.cuh"
@@ -119,8 +119,13 @@ __device__ __forceinline__ void reduce_columns(const Arguments& args, i64 block,
   const i64 rows = (args.batch + args.rows_per_block - 1) / args.rows_per_block * args.segments;
   const i64 column = block * COLUMNS + x;
   double sum = 0;
+  // The last segment may end before the piece begins: then nobody has left anything there.
+  const u32 segments = (u32)args.segments;
+  const bool all = args.segment * (args.segments - 1) + args.piece_first < args.seq;
   if (column < width) {
-    for (i64 row = slice; row < rows; row += SLICES) sum += (double)parts[row * width + column];
+    for (i64 row = slice; row < rows; row += SLICES) {
+      if (all || (u32)row % segments < segments - 1) sum += (double)parts[row * width + column];
+    }
   }
   slices[slice][x] = sum;
   __syncthreads();
@@ -133,7 +138,8 @@ __device__ __forceinline__ void reduce_columns(const Arguments& args, i64 block,
     if (args.first_state + here / COMPONENTS >= args.state) return;
     at = (channel * args.state + args.first_state) * COMPONENTS + here;
   }
-  const bool first = of_states ? !args.accumulate : args.first_pass;
+  const bool first_piece = args.sums_go_on || args.piece_first + args.piece_frames >= args.segment;
+  const bool first = first_piece && (of_states ? !args.accumulate : args.first_pass);
   target[at] = first ? (Real)sum : (Real)((double)target[at] + sum);
 }
 
@@ -168,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_reduce(const Argument
   const i64 block = block_index(), blocks = (packs_of(args, packs_b) + PACKS_EACH - 1) / PACKS_EACH;
   if (block < blocks) {
     reduce_projections(args, block, packs_b);
-  } else if (args.piece_first == 0) {
+  } else if (args.piece_first == 0 || !args.sums_go_on) {
     reduce_parameters(args, block - blocks);
   }
 }

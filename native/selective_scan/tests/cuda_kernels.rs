@@ -79,7 +79,9 @@ fn kernels_compile_for_every_architecture() {
 #[test]
 fn the_backward_pass_takes_a_tenth_of_its_inputs() {
     let h200 = Properties { multiprocessors: 132, ..properties(90) };
-    bounds::backward_takes_a_tenth(|problem| h200.workspace_bytes(problem, Pass::Backward));
+    for pass in [Pass::Backward, Pass::BackwardFromCheckpoints] {
+        bounds::backward_takes_a_tenth(|problem| h200.workspace_bytes(problem, pass));
+    }
 }
 
 fn one_kernel() -> Configuration {

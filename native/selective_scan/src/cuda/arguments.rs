@@ -94,6 +94,7 @@ pub(super) struct Arguments {
     pub(super) accumulate: i32,
     pub(super) last_direction: i32,
     pub(super) write_final: i32,
+    pub(super) sums_go_on: i32,
 }
 
 impl Arguments {

@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
+use super::arguments::{Arguments, Packing, Sizes, Walk, Workspace, packings, walks};
 use super::device::Device;
 use super::launch::{
     Blocks, Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
@@ -70,6 +70,67 @@ impl BackwardKernels {
             round_constants: device.kernel(reduce, c"scan_round_constants", REDUCE_THREADS)?,
         })
     }
+
+    /// Finds the states at the boundaries of chunks, where they were not kept, and the gradients at those of segments.
+    fn find_edges(
+        &self,
+        launcher: &Launcher<'_>,
+        problem: &Problem,
+        arguments: &Arguments,
+    ) -> Result<(), Error> {
+        match &self.states {
+            Some(States::Forward(forward, kernel)) => {
+                let arguments = arguments.keeping_states(forward);
+                launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
+            }
+            Some(States::Summaries(states, units)) => {
+                let mut arguments = *arguments;
+                arguments.deal(*units);
+                states.find(launcher, problem, &arguments)?;
+            }
+            None => {}
+        }
+        match &self.adjoints {
+            Some(adjoints) => adjoints.find(launcher, problem, &arguments.over_adjoint_chunks()),
+            None => Ok(()),
+        }
+    }
+
+    /// Walks a piece of every segment, and reduces the sums that it leaves.
+    fn walk_piece(
+        &self,
+        launcher: &Launcher<'_>,
+        problem: &Problem,
+        plan: &BackwardPlan,
+        piece: &Piece,
+        mut arguments: Arguments,
+    ) -> Result<(), Error> {
+        let workspace = [arguments.db_parts, arguments.dc_parts];
+        arguments.lay_out_parts(problem, plan, piece, workspace);
+        let blocks = Blocks {
+            of_row: plan.segments * plan.contributions(problem),
+            rows: problem.batch.div_ceil(plan.rows_per_block),
+        };
+        launcher.launch("backward", self.backward, blocks, &arguments)?;
+
+        let groups_of = |projection| groups(projection).unwrap_or(0);
+        let rows = problem.batch * plan.segments * piece.frames;
+        let components = plan.layout.slots() * problem.components();
+        let packs = rows * (groups_of(problem.b) + groups_of(problem.c)) * components / self.vector;
+        let others = [
+            arguments.db_constant_parts,
+            arguments.dc_constant_parts,
+            arguments.dd_parts,
+            arguments.ddt_bias_parts,
+        ];
+        let parameters = 1 + others.into_iter().filter(|&parts| parts != 0).count();
+        let columns = (problem.dim * components).div_ceil(COLUMNS);
+        let with_parameters = piece.first == 0 || arguments.sums_go_on == 0;
+        match packs.div_ceil(PACKS_EACH) + if with_parameters { parameters * columns } else { 0 } {
+            0 => Ok(()),
+            blocks => launcher.launch("reduction", self.reduce, Blocks::in_line(blocks), &arguments),
+        }
+    }
 }
 
 impl Arguments {
@@ -82,10 +143,16 @@ impl Arguments {
         forward
     }
 
+    /// Those of one of the passes that walk together: the gradients that it carries from piece to piece are its own.
+    fn of_pass(&self, pass: usize, bytes_each: usize) -> Self {
+        let own = |base| if base == 0 { 0 } else { base + (pass * bytes_each) as CUdeviceptr };
+        Self { boundary_adjoints: own(self.boundary_adjoints), ..*self }
+    }
+
     /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: in the gradient of x,
     /// which is written later, or with what segments carry, where it does for one of each.
-    fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, aligned: bool) {
-        let (frames, ends) = match plan.has_room_for_adjoints(problem, aligned) {
+    fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, in_gradients: bool) {
+        let (frames, ends) = match in_gradients {
             true => (plan.adjoint_chunk, self.dx),
             false => (plan.segment, self.boundary_adjoints),
         };
@@ -143,6 +210,14 @@ fn groups(projection: Projection) -> Option<usize> {
     }
 }
 
+/// What lies in the workspace, beside what the arguments say.
+pub(super) struct Workplace {
+    packings: [Packing; 2],
+    /// Passes that walk a piece one after the other, each with so many bytes of gradients at the edges of its own.
+    together: usize,
+    bytes_each: usize,
+}
+
 /// Sets the addresses of what the backward pass carries from kernel to kernel.
 pub(super) fn lay_out_backward(
     problem: &Problem,
@@ -150,10 +225,11 @@ pub(super) fn lay_out_backward(
     pass: Pass,
     at: &mut Workspace,
     arguments: &mut Arguments,
-) -> [Packing; 2] {
+) -> Workplace {
     let sizes = Sizes::of(problem);
     let slots = plan.layout.slots();
     let own_states = plan.chunks > 1 && pass == Pass::Backward;
+    let together = plan.passes_together(problem, pass == Pass::BackwardFromCheckpoints);
     let side_by_side = plan.segments > 1;
     let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
     let edges = problem.batch * plan.segments * problem.dim;
@@ -168,7 +244,8 @@ pub(super) fn lay_out_backward(
     arguments.boundary_width = width as i64;
     arguments.lay_out_boundaries(problem, (boundaries, width), adjoints, at);
     let handed_on = side_by_side || plan.piece < plan.segment;
-    arguments.boundary_adjoints = at.take_if(handed_on, edges * slots * sizes.state);
+    let bytes_each = edges * slots * sizes.state;
+    arguments.boundary_adjoints = at.take_if(handed_on, together * bytes_each);
     arguments.da_parts = at.take(of_states);
     arguments.dd_parts = at.take_if(problem.d, parts * sizes.real);
     arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
@@ -196,7 +273,8 @@ pub(super) fn lay_out_backward(
         sums(problem.b, arguments.db);
     [arguments.dc_parts, arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] =
         sums(problem.c, arguments.dc);
-    packings(problem, plan.chunks, plan.adjoint_chunks(problem), at)
+    let packings = packings(problem, plan.chunks, plan.adjoint_chunks(problem), at);
+    Workplace { packings, together, bytes_each }
 }
 
 impl Device {
@@ -254,63 +332,37 @@ impl Device {
         arguments.dz = gradients.z.unwrap_or(0);
         arguments.ddt_bias = gradients.dt_bias.unwrap_or(0);
         arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
-        let packings = lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
+        let Workplace { packings, together, bytes_each } =
+            lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
         let aligned = alignment.sequences == 16;
-        arguments.lay_out_adjoints(problem, &plan, aligned);
+        arguments.sums_go_on = i32::from(together == 1);
+        let in_gradients = plan.adjoints_wait_in_gradients(problem, together, aligned);
 
-        if let Some(marks) = kernels.marks {
-            launcher.mark(problem, marks, &arguments, &packings)?;
-        }
-        let contributions = plan.contributions(problem);
-        let row_blocks = problem.batch.div_ceil(plan.rows_per_block);
-        let groups_of = |projection| groups(projection).unwrap_or(0);
-        let groups = groups_of(problem.b) + groups_of(problem.c);
-        let others = [
-            arguments.db_constant_parts,
-            arguments.dc_constant_parts,
-            arguments.dd_parts,
-            arguments.ddt_bias_parts,
-        ];
-        let parameters = 1 + others.into_iter().filter(|&parts| parts != 0).count();
-        for walk in walks(problem, slots) {
-            arguments.walk(problem, &walk, &packings);
+        let of_walk = |(k, walk): (usize, &Walk)| {
+            let mut arguments = arguments.of_pass(k % together, bytes_each);
+            arguments.walk(problem, walk, &packings);
+            arguments.lay_out_adjoints(problem, &plan, in_gradients);
             if let Some(base) = checkpoints {
                 let kept = walk.direction * sizes.checkpoints(problem, plan.chunks);
                 arguments.boundary_states = base + kept as CUdeviceptr;
                 arguments.boundary_width = problem.state as i64;
                 arguments.boundary_first = walk.first_state as i64;
             }
-            match &kernels.states {
-                Some(States::Forward(forward, kernel)) => {
-                    let arguments = arguments.keeping_states(forward);
-                    launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
-                }
-                Some(States::Summaries(states, units)) => {
-                    let mut arguments = arguments;
-                    arguments.deal(*units);
-                    states.find(&launcher, problem, &arguments)?;
-                }
-                None => {}
+            arguments
+        };
+        let passes: Vec<_> = walks(problem, slots).iter().enumerate().map(of_walk).collect();
+        if let Some(marks) = kernels.marks {
+            launcher.mark(problem, marks, &passes[0], &packings)?;
+        }
+        for (k, passes) in passes.chunks(together).enumerate() {
+            for arguments in passes {
+                kernels.find_edges(&launcher, problem, arguments)?;
             }
-            if let Some(adjoints) = &kernels.adjoints {
-                adjoints.find(&launcher, problem, &arguments.over_adjoint_chunks())?;
-            }
-            let workspace = [arguments.db_parts, arguments.dc_parts];
-            for piece in plan.pieces(problem, aligned) {
-                arguments.lay_out_parts(problem, &plan, &piece, workspace);
-                let blocks = Blocks { of_row: plan.segments * contributions, rows: row_blocks };
-                launcher.launch("backward", kernels.backward, blocks, &arguments)?;
-                let rows = problem.batch * plan.segments * piece.frames;
-                let packs = rows * groups * slots * problem.components() / kernels.vector;
-                // The parameters with the piece that is walked last.
-                let columns = (problem.dim * slots * problem.components()).div_ceil(COLUMNS);
-                let of_parameters = if piece.first == 0 { parameters * columns } else { 0 };
-                let blocks = packs.div_ceil(PACKS_EACH) + of_parameters;
-                if blocks > 0 {
-                    launcher.launch("reduction", kernels.reduce, Blocks::in_line(blocks), &arguments)?;
+            for piece in plan.pieces(problem, k == 0, aligned) {
+                for arguments in passes {
+                    kernels.walk_piece(&launcher, problem, &plan, &piece, *arguments)?;
                 }
             }
-            [arguments.db_parts, arguments.dc_parts] = workspace;
         }
         if !sizes.exact && (arguments.db_constant != 0 || arguments.dc_constant != 0) {
             let elements = problem.dim * problem.state * problem.components();

@@ -207,26 +207,31 @@ impl BackwardPlan {
         problem.seq.div_ceil(self.adjoint_chunk)
     }
 
-    /// Whether what is needed only until the gradients of x and dt are written may lie there: passes must not add to them,
-    /// and their addresses must be `aligned`.
-    pub fn has_room_in_gradients(&self, problem: &Problem, aligned: bool) -> bool {
-        let one_pass = !has_several_passes(problem, &self.layout);
-        aligned && one_pass && (problem.dim * problem.element.size()).is_multiple_of(16)
+    /// How many passes walk a piece one after the other before any walks the next: all, where the forward pass has kept the
+    /// states and what each pass carries from piece to piece is within the bound on memory; else one alone. Until the first
+    /// that walk together come to a frame, its gradients are written by nobody.
+    pub fn passes_together(&self, problem: &Problem, states_kept: bool) -> usize {
+        let passes = walks(problem, self.layout.slots()).len();
+        let bounded = problem.seq >= BOUNDED_FROM;
+        let fit = !bounded || extra_share(problem, self, 0, passes) <= EXTRA_SHARE;
+        if states_kept && fit && !problem.bidirectional { passes } else { 1 }
     }
 
-    /// Whether there is room too for what adjoint chunks add, and for their decays.
-    pub fn has_room_for_adjoints(&self, problem: &Problem, aligned: bool) -> bool {
-        self.has_room_in_gradients(problem, aligned)
+    /// Whether what adjoint chunks add, and their decays, may wait in the gradients of x and dt, whose addresses must be
+    /// `aligned`: all passes walk `together`, and there is room enough.
+    pub fn adjoints_wait_in_gradients(&self, problem: &Problem, together: usize, aligned: bool) -> bool {
+        together == walks(problem, self.layout.slots()).len()
+            && has_room_in_gradients(problem, aligned)
             && adjoints_fit(problem, &self.layout, self.adjoint_chunk)
     }
 
-    /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then,
-    /// where passes do not add to them and they are `aligned`, their dx and dΔ are room for a piece's sums of dB and dC.
-    pub fn pieces(&self, problem: &Problem, aligned: bool) -> impl Iterator<Item = Piece> {
+    /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then their dx
+    /// and dΔ, where they are `aligned`, are room for a piece's sums of dB and dC of the `first` passes that walk together.
+    pub fn pieces(&self, problem: &Problem, first: bool, aligned: bool) -> impl Iterator<Item = Piece> {
         let Self { segment, chunk, layout: Layout { tile, .. }, .. } = *self;
         let frame = problem.dim * problem.element.size();
         let sums = self.contributions(problem) * self.layout.states_bytes(problem);
-        let free = self.has_room_in_gradients(problem, aligned);
+        let room = first && has_room_in_gradients(problem, aligned);
         let in_workspace = self.piece;
         let mut left = segment;
         std::iter::from_fn(move || {
@@ -236,7 +241,7 @@ impl BackwardPlan {
             // Whole chunks; of the last, some tiles, which each launch walks to once more.
             let unit = if left > chunk { chunk } else { tile };
             let units = left.div_ceil(unit);
-            let with_room = if free { units * frame / (frame + sums) } else { 0 };
+            let with_room = if room { units * frame / (frame + sums) } else { 0 };
             let in_gradients = with_room * unit > in_workspace;
             let first = if in_gradients {
                 (units - with_room) * unit
@@ -653,8 +658,11 @@ impl Properties {
                 let states = StatesPlan::Summaries(of_summaries, units);
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
-                    let excess =
-                        if bounded { (extra_share(problem, &plan) - EXTRA_SHARE).max(0.0) } else { 0.0 };
+                    let excess = if bounded {
+                        (extra_share(problem, &plan, plan.chunks, 1) - EXTRA_SHARE).max(0.0)
+                    } else {
+                        0.0
+                    };
                     let cost = (excess, self.clocks(problem, &plan));
                     if best.is_none_or(|(least, _)| cost < least) {
                         best = Some((cost, plan));
@@ -701,7 +709,8 @@ impl Properties {
         let full = resident * self.multiprocessors;
         let all =
             (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
-        let pieces = plan.pieces(problem, true).map(|piece| {
+        let one_pass = !has_several_passes(problem, &plan.layout);
+        let pieces = plan.pieces(problem, one_pass, true).map(|piece| {
             let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
             (piece.frames + LAUNCH_FRAMES) as f64 + within_chunk
         });
@@ -792,10 +801,13 @@ impl Properties {
     }
 }
 
-/// What the backward pass keeps, as a share of what flows into it.
-fn extra_share(problem: &Problem, plan: &BackwardPlan) -> f64 {
-    let extra = boundary_bytes(problem, &plan.layout, plan.chunks)
+/// What the backward pass keeps, as a share of what flows into it: the states at the boundaries of so many chunks, what so many
+/// passes carry, and sums of dB and dC.
+fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: usize) -> f64 {
+    let edges = problem.batch * plan.segments * problem.dim;
+    let extra = boundary_bytes(problem, &plan.layout, chunks)
         + plan.segments * segment_bytes(problem, &plan.layout)
+        + (passes - 1) * edges * plan.layout.states_bytes(problem)
         + plan.piece * plan.segments * sums_of_frame(problem, &plan.layout);
     extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
 }
@@ -820,6 +832,11 @@ fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
     let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
     let shortest = (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64);
     (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
+}
+
+/// Whether what is wanted until the gradients of x and dt are written may lie in them.
+fn has_room_in_gradients(problem: &Problem, aligned: bool) -> bool {
+    aligned && (problem.dim * problem.element.size()).is_multiple_of(16)
 }
 
 /// Whether what adjoint chunks of so many frames add to a channel fits where its row's gradient will be. The last chunk, which

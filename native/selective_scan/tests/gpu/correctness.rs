@@ -157,6 +157,11 @@ pub fn checkpoints(quick: bool) {
         f64(Problem { state: 40, ..long.clone() }),
         problem(1, 2500, 20, 16),
         long,
+        // Several passes that walk several pieces together; the last segment ends before the first piece of the others.
+        problem(1, 2400, 64, 40),
+        bf16(problem(1, 2400, 64, 40)),
+        f64(Problem { seq_idx: true, ..block(2, 2200, 64, 40) }),
+        Problem { b: Projection::Constant, reverse: true, ..block(2, 2200, 64, 40) },
     ];
     all(problems, |problem| check_kept(&random::case(problem, 3)));
 }
