@@ -28,14 +28,14 @@ def load():
         if results["header"].get("who") == OURS:
             header = results["header"]
         else:
-            versions.append(results["header"]["version"])
+            versions += results["header"]["version"].split(", ")
         for f in results["figures"]:
             key = (f["shape"], f["variant"], f["pass"], f.get("who", OURS))
             figures[key] = (f["microseconds"], f["how"])
     if header is None:
         print(f"SKIPPED: the table and the picture: {FOLDER} has no results of ours")
         sys.exit(0)
-    return header, versions, figures
+    return header, list(dict.fromkeys(versions)), figures
 
 
 HEADER, VERSIONS, FIGURES = load()
@@ -173,7 +173,7 @@ def table():
         "Microseconds, medians. Ours, mamba_ssm and Triton: kernels by graph replay. PyTorch and JAX: a compiled or eager "
         "call that is waited for. In brackets, how many times as long as ours."
     )
-    parts = ["## Times on a GPU", "", provenance() + ".", "", words, "Peers: " + ("; ".join(VERSIONS) or "none") + "."]
+    parts = ["## Times on a GPU", "", provenance() + ".", "", words, "Peers: " + (", ".join(VERSIONS) or "none") + "."]
     for lines in filter(None, tables):
         parts += ["", *lines]
     return "\n".join(parts) + "\n"
@@ -182,7 +182,7 @@ def table():
 # --- The picture --------------------------------------------------------------------------------------------
 
 COLOURS = ["#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f"]
-WIDTH, PANEL, LEFT, TOP, LEGEND = 1000, 330, 60, 60, 170
+WIDTH, PANEL, LEFT, TOP, LEGEND = 1000, 330, 60, 75, 170
 
 
 def points(of_pass):
@@ -228,8 +228,9 @@ def picture():
     svg = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{LEFT}" y="20" fill="#555">{provenance()}</text>',
     ]
+    for line, words in enumerate(provenance().split("; ", 1)):  # the machine, then the run: in one line they are too wide
+        svg.append(f'<text x="{LEFT}" y="{20 + 16 * line}" fill="#555">{words}</text>')
     svg += panel("forward", TOP, colours) + panel("backward", TOP + PANEL, colours)
     for index, who in enumerate(everybody):
         at, left = TOP + 10 + 20 * index, WIDTH - LEGEND + 15
