@@ -284,9 +284,9 @@ struct Sequence {
   __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least) const {
     const auto bring = [](const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); };
 #pragma unroll
-    for (int of_tile = thread.place; of_tile < PART_FRAMES; of_tile += 32) {
-      const int r = r0 + of_tile;
-      if (thread.here == 0 || r < least || r >= rows) continue;
+    for (int first = 0; first < PART_FRAMES; first += 32) {
+      const int of_tile = first + thread.place, r = r0 + of_tile;
+      if (of_tile >= PART_FRAMES || thread.here == 0 || r < least || r >= rows) continue;
       if constexpr (STATES_FIRST) {
         bring(args.dt + at(r));
 #if USE_X
@@ -1067,14 +1067,25 @@ __device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[ma
   __syncthreads();
 }
 
-__device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args,
-                                            const Place& place) {
-  thread.warp = threadIdx.x / 32;
+// Finds what a thread is, each time anew: what the compiler knows from an earlier time, it would keep in registers, and addresses
+// that it has found from there, all through the walks between.
+__device__ __forceinline__ void find_thread(Thread& thread, const Place& place) {
+  u32 index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  thread.warp = (int)(index / 32);
   thread.part = PARTS > 1 ? thread.warp / WARPS_EACH : 0;
-  thread.place = threadIdx.x % 32;
+  thread.place = (int)(index % 32);
   thread.lane = lane_of(thread.place);
   thread.pair = channel_of(thread.place);
   thread.order = order_of(thread.pair);
+  thread.column = (thread.warp - thread.part * WARPS_EACH) * CHANNELS_EACH + thread.pair * PAIR;
+  const int left = place.channels - thread.column;
+  thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
+}
+
+__device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args,
+                                            const Place& place) {
+  find_thread(thread, place);
   Warp& warp = shared.warps[thread.warp];
   thread.frames = fixed(warp.delta[0][0][thread.pair]);
 #if !SUMMARY
@@ -1085,9 +1096,7 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 #elif TILE_C
   thread.rows = fixed(&shared.c.frames[0][place_in_row(thread.lane, thread.order)]);
 #endif
-  thread.column = (thread.warp - thread.part * WARPS_EACH) * CHANNELS_EACH + thread.pair * PAIR;
-  const int left = place.channels - thread.column, count = states_here(args);
-  thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
+  const int count = states_here(args);
 #if !SUMMARY
   PairStates none;
   clear(none);
@@ -1523,6 +1532,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       // The piece may begin within the chunk.
 #pragma unroll 1
       for (int tile = last; tile >= 0 && begin + tile * TILE >= course.first; tile--) {
+        find_thread(thread, course.place);
         const int tile0 = tile * TILE, in_tile = frames - tile0 < TILE ? frames - tile0 : TILE;
         const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0;
         const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
@@ -1573,6 +1583,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
     __syncthreads();
   }
   sum_warps(shared, args);
+  find_thread(thread, course.place);
   end_block(thread, shared, args, course, args.sums_go_on && course.end < course.segment_end);
 }
 #endif
