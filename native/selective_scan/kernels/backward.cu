@@ -1069,7 +1069,7 @@ __device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[ma
 
 // Finds what a thread is, each time anew: what the compiler knows from an earlier time, it would keep in registers, and addresses
 // that it has found from there, all through the walks between.
-__device__ __forceinline__ void find_thread(Thread& thread, const Place& place) {
+__device__ __forceinline__ void find_thread(Thread& thread, Shared& shared, const Place& place) {
   u32 index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   thread.warp = (int)(index / 32);
@@ -1081,11 +1081,6 @@ __device__ __forceinline__ void find_thread(Thread& thread, const Place& place) 
   thread.column = (thread.warp - thread.part * WARPS_EACH) * CHANNELS_EACH + thread.pair * PAIR;
   const int left = place.channels - thread.column;
   thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
-}
-
-__device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args,
-                                            const Place& place) {
-  find_thread(thread, place);
   Warp& warp = shared.warps[thread.warp];
   thread.frames = fixed(warp.delta[0][0][thread.pair]);
 #if !SUMMARY
@@ -1096,6 +1091,11 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 #elif TILE_C
   thread.rows = fixed(&shared.c.frames[0][place_in_row(thread.lane, thread.order)]);
 #endif
+}
+
+__device__ __forceinline__ void begin_block(Thread& thread, Shared& shared, const Arguments& args, const Place& place) {
+  find_thread(thread, shared, place);
+  [[maybe_unused]] Warp& warp = shared.warps[thread.warp];
   const int count = states_here(args);
 #if !SUMMARY
   PairStates none;
@@ -1532,7 +1532,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       // The piece may begin within the chunk.
 #pragma unroll 1
       for (int tile = last; tile >= 0 && begin + tile * TILE >= course.first; tile--) {
-        find_thread(thread, course.place);
+        find_thread(thread, shared, course.place);
         const int tile0 = tile * TILE, in_tile = frames - tile0 < TILE ? frames - tile0 : TILE;
         const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0;
         const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
@@ -1583,7 +1583,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
     __syncthreads();
   }
   sum_warps(shared, args);
-  find_thread(thread, course.place);
+  find_thread(thread, shared, course.place);
   end_block(thread, shared, args, course, args.sums_go_on && course.end < course.segment_end);
 }
 #endif

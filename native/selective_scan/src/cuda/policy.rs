@@ -973,9 +973,11 @@ impl Configurations<'_> {
         let width = self.layout.slots() * p.components();
         let row = p.state * p.components();
         let threads = self.layout.warps * 32;
+        // All threads bring a tile, if they can: accesses of a few would be wider, and want registers of all.
+        let each = (self.layout.tile * width / threads).max(1);
         let projection = |constant, alignment| match constant {
             true => 1,
-            false => vector(size, alignment, &[width, row]),
+            false => vector(size, alignment, &[width, row]).min(1 << each.ilog2()),
         };
         Configuration {
             program,
@@ -1034,13 +1036,9 @@ impl Configurations<'_> {
         let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
-        let each = (tile * self.layout.slots() * self.problem.components() / (warps * 32)).max(1);
-        let of_projection = 1 << each.ilog2();
         Configuration {
             has_d: self.problem.d,
             vector,
-            vector_b: walking.vector_b.min(of_projection),
-            vector_c: walking.vector_c.min(of_projection),
             // States in neighbouring registers would meet in their banks all through the walk of many frames; of several
             // rounds they come from shared memory in packs anyway.
             vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
