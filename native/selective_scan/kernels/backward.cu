@@ -1509,6 +1509,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   wait_for_kernels_before();
   Warp& warp = shared.warps[thread.warp];
   for (;;) {
+    find_thread(thread, shared, course.place);
     load_adjoints(thread, args, course);
     const i64 last_begin = course.end <= args.chunk ? 0 : (i64)((u64)(course.end - 1) / (u64)args.chunk * args.chunk);
     for (i64 begin = last_begin; begin + args.chunk > course.first; begin -= args.chunk) {
@@ -1575,6 +1576,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         }
       }
     }
+    find_thread(thread, shared, course.place);
     store_adjoints(thread, args, course);
     __syncthreads();  // the sums of the last tile are ready, and nobody needs the row
     if (course.place.row + 1 >= course.row_end) break;
