@@ -365,12 +365,12 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 
 // The states that are kept for the backward pass.
 struct Kept {
-  i64 number;
+  int number;
   int at;  // the frame of the chunk before which the next is
 
   __device__ __forceinline__ Kept(const Arguments& args, i64 begin, int frames)
-      : number(args.checkpoints ? (begin + args.checkpoint_interval - 1) / args.checkpoint_interval : 0),
-        at(!SUMMARY && args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
+      : number(args.checkpoints ? (int)((begin + args.checkpoint_interval - 1) / args.checkpoint_interval) : 0),
+        at(args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
 };
 
 // Keeps the states before a tile for the backward pass.
@@ -391,7 +391,7 @@ __device__ __forceinline__ void keep(Thread& thread, const Arguments& args, cons
 // Walks a tile, which begins with frame i of the chunk.
 __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i,
                                      int rows, [[maybe_unused]] bool marked) {
-  if (i == kept.at) keep(thread, args, place, kept);
+  if (!SUMMARY && i == kept.at) keep(thread, args, place, kept);
 #if SEQ_IDX
   const bool whole = !marked;
 #else
