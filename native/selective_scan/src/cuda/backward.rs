@@ -43,7 +43,14 @@ impl BackwardKernels {
         pass: Pass,
         alignment: Alignment,
     ) -> Result<Self, Error> {
-        let of = |layout, units: Units| Configurations { problem, layout, unit: units.unit, alignment };
+        let properties = device.properties();
+        let of = |layout, units: Units| Configurations {
+            problem,
+            layout,
+            unit: units.unit,
+            alignment,
+            properties,
+        };
         let configurations = of(plan.layout, plan.units);
         let find_states = || match plan.states {
             StatesPlan::Forward(forward) => {

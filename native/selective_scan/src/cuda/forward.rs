@@ -21,8 +21,9 @@ impl ForwardKernels {
         plan: &ForwardPlan,
         alignment: Alignment,
     ) -> Result<Self, Error> {
+        let properties = device.properties();
         let configurations =
-            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
+            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment, properties };
         let forward = configurations.forward(plan.chunks);
         Ok(Self {
             marks: find_marks(device, &configurations)?,

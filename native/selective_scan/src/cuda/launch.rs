@@ -312,6 +312,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
         layout,
         unit: units.unit,
         alignment: Alignment::ALLOCATED,
+        properties: *properties,
     };
     let mut needed = Vec::new();
     let kernels = match pass {

@@ -889,6 +889,8 @@ pub struct Configurations<'a> {
     pub unit: usize,
     /// How the operands lie in memory.
     pub alignment: Alignment,
+    /// The device.
+    pub properties: Properties,
 }
 
 impl Configurations<'_> {
@@ -1009,6 +1011,12 @@ impl Configurations<'_> {
         }
     }
 
+    /// The same with registers for no more blocks than shared memory has room for.
+    fn that_fit(&self, configuration: Configuration) -> Configuration {
+        let room = self.properties.shared_per_multiprocessor / (configuration.shared_bytes + RESERVED_SHARED);
+        Configuration { min_blocks: configuration.min_blocks.min(room).max(1), ..configuration }
+    }
+
     /// States of a row that are accessed at once.
     fn vector_states(&self, orders: usize) -> usize {
         let size = Sizes::of(self.problem).real * self.problem.components();
@@ -1036,7 +1044,7 @@ impl Configurations<'_> {
         let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
-        Configuration {
+        self.that_fit(Configuration {
             has_d: self.problem.d,
             vector,
             // States in neighbouring registers would meet in their banks all through the walk of many frames; of several
@@ -1047,7 +1055,7 @@ impl Configurations<'_> {
             several_passes: has_several_passes(self.problem, &self.layout),
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
-        }
+        })
     }
 
     /// What backward.cu is compiled for in either use.
@@ -1064,7 +1072,7 @@ impl Configurations<'_> {
     /// backward.cu, where it finds what adjoint chunks add to the gradients before them.
     pub fn chunk_adjoints(&self) -> Configuration {
         let warps = WARPS_OF_ADJOINTS / Sizes::of(self.problem).words;
-        Configuration {
+        self.that_fit(Configuration {
             summary: true,
             b_constant: true,
             vector_b: 1,
@@ -1073,16 +1081,16 @@ impl Configurations<'_> {
             min_blocks: (warps / self.layout.warps).max(1),
             shared_bytes: summary_bytes(self.problem, &self.layout),
             ..self.walking_back()
-        }
+        })
     }
 
     /// backward.cu, for chunks of so many tiles.
     pub fn backward(&self, tiles: usize) -> Configuration {
-        Configuration {
+        self.that_fit(Configuration {
             has_d: self.problem.d,
             tiles,
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
             ..self.walking_back()
-        }
+        })
     }
 }
