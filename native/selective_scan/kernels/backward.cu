@@ -1067,14 +1067,12 @@ __device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[ma
   __syncthreads();
 }
 
-// Finds what a thread is, each time anew: what the compiler knows from an earlier time, it would keep in registers, and addresses
-// that it has found from there, all through the walks between.
+// Finds what a thread is: at the beginning, and anew for every row and tile and at the end.
 __device__ __forceinline__ void find_thread(Thread& thread, Shared& shared, const Place& place) {
-  u32 index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  thread.warp = (int)(index / 32);
+  const int index = thread_anew();
+  thread.warp = index / 32;
   thread.part = PARTS > 1 ? thread.warp / WARPS_EACH : 0;
-  thread.place = (int)(index % 32);
+  thread.place = index % 32;
   thread.lane = lane_of(thread.place);
   thread.pair = channel_of(thread.place);
   thread.order = order_of(thread.pair);

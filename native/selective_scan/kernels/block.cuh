@@ -58,6 +58,14 @@ __device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& pla
 // (measured on an H200).
 #define CHANNELS_PER_WARP (32 / LANES)
 
+// threadIdx.x as if for the first time: what the compiler has found from it before, addresses above all, it would keep in registers
+// all through the walk between.
+__device__ __forceinline__ int thread_anew() {
+  u32 index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return (int)(index % (u32)THREADS);
+}
+
 // The lane of a thread of a warp, and its channel among those of the warp.
 __device__ __forceinline__ int lane_of(int place) {
   return LANES == 1 ? 0 : (place & 1) | (place / (2 * CHANNELS_PER_WARP)) << 1;

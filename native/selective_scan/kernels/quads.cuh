@@ -326,12 +326,18 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 }
 #endif
 
-__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
-  thread.lane = lane_of(threadIdx.x % 32);
-  thread.row = row_here();
+// Finds what a thread is: at the beginning, and anew at the end.
+__device__ __forceinline__ void find_thread(Thread& thread, const Place& place) {
+  const int index = thread_anew();
+  thread.lane = lane_of(index % 32);
+  thread.row = row_of(index);
   const int column = column_of(thread.row);
   thread.active = column < place.channels;
   thread.channel = place.channel0 + (thread.active ? column : 0);
+}
+
+__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
+  find_thread(thread, place);
   const State* before = nullptr;
 #if SUMMARY && DECAY_BY_SUM
   thread.delta_sum = 0;
@@ -414,6 +420,7 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
 
 // What a whole chunk has come to.
 __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args, const Place& place) {
+  find_thread(thread, place);
   if (!thread.active) return;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
