@@ -101,7 +101,7 @@ struct Owned {
 // What the owner of an element needs to finish it.
 struct Finishing {
 #if SEQ_IDX
-  bool skip[Sequence::EACH][Sequence::FRAMES];
+  u32 marks[Sequence::EACH];  // a byte a frame
 #endif
 #if HAS_D
   Sequence::Raw x;
@@ -190,8 +190,9 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
 #if SEQ_IDX
   // Now, because the tile's next marks are written by another thread than this.
   Sequence::each([&](int k, int r, int) {
+    finishing.marks[k] = 0;
 #pragma unroll
-    for (int f = 0; f < Sequence::FRAMES; f++) finishing.skip[k][f] = marked && tile.marks[r + f] & MARK_SKIP;
+    for (int f = 0; f < Sequence::FRAMES; f++) finishing.marks[k] |= marked ? (u32)tile.marks[r + f] << 8 * f : 0;
   });
 #endif
 #if HAS_D
@@ -240,7 +241,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
         y[e] *= z * sigmoid(z);
 #endif
 #if SEQ_IDX
-        if (finishing.skip[k][f]) y[e] = (Real)0;
+        if (finishing.marks[k] >> 8 * f & MARK_SKIP) y[e] = (Real)0;
 #endif
       }
       store_elements(args.y + at, y);

@@ -343,7 +343,8 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
         _ if layout.time_lanes > 1 => 384,
         _ if Sizes::of(problem).words > 1 => 0,
         _ if heavy && layout.lanes < 4 => 256,
-        _ if problem.seq_idx || layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if problem.seq_idx && (problem.d || problem.z || problem.dt_bias || !is_plain(problem)) => 384,
         _ if problem.z && (layout.lanes > 4 || !is_plain(problem) || has_several_passes(problem, layout)) => {
             384
         }
