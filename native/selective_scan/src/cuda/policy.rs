@@ -339,8 +339,8 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
         Program::Backward if layout.tile > BACKWARD_TILE => 256,
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
-        _ if layout.time_lanes > 1 && layout.warps == WARPS_OF_TIME_LANES[0] => 512,
-        _ if layout.time_lanes > 1 => 384,
+        // A multiprocessor has no more channels than these.
+        _ if layout.time_lanes > 1 => CHANNELS_FOR_TIME_LANES * 32,
         _ if Sizes::of(problem).words > 1 => 0,
         _ if heavy && layout.lanes < 4 => 256,
         _ if layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
