@@ -58,8 +58,8 @@ __device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& pla
 // (measured on an H200).
 #define CHANNELS_PER_WARP (32 / LANES)
 
-// threadIdx.x as if for the first time: what the compiler has found from it before, addresses above all, it would keep in registers
-// all through the walk between.
+// threadIdx.x as if for the first time: what the compiler has found from it before, addresses above all, it would keep in
+// registers all through the walk between.
 __device__ __forceinline__ int thread_anew() {
   u32 index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
