@@ -157,12 +157,13 @@ def both_table():
 
 
 def provenance():
+    """The machine, and the run."""
     h = HEADER
     tested = "the GPU tests have passed on these sources"
     return (
-        f"{h['gpu']} ({h['multiprocessors']} multiprocessors, {h['clock_mhz']} MHz), driver {h['driver']}, "
-        f"{h['machine']}; {h['date']}, commit {h['version']}; "
-        f"{tested if h['tested'] else 'NO RATIOS, for not yet ' + tested.replace('have passed', 'passed')}"
+        f"{h['gpu']} ({h['multiprocessors']} multiprocessors, {h['clock_mhz']} MHz), driver {h['driver']}, {h['machine']}",
+        f"{h['date']}, commit {h['version']}; "
+        f"{tested if h['tested'] else 'NO RATIOS, for not yet ' + tested.replace('have passed', 'passed')}",
     )
 
 
@@ -173,7 +174,7 @@ def table():
         "Microseconds, medians. Ours, mamba_ssm and Triton: kernels by graph replay. PyTorch and JAX: a compiled or eager "
         "call that is waited for. In brackets, how many times as long as ours."
     )
-    parts = ["## Times on a GPU", "", provenance() + ".", "", words, "Peers: " + (", ".join(VERSIONS) or "none") + "."]
+    parts = ["## Times on a GPU", "", "; ".join(provenance()) + ".", "", words, "Peers: " + (", ".join(VERSIONS) or "none") + "."]
     for lines in filter(None, tables):
         parts += ["", *lines]
     return "\n".join(parts) + "\n"
@@ -229,7 +230,7 @@ def picture():
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
     ]
-    for line, words in enumerate(provenance().split("; ", 1)):  # the machine, then the run: in one line they are too wide
+    for line, words in enumerate(provenance()):  # in one line they are too wide
         svg.append(f'<text x="{LEFT}" y="{20 + 16 * line}" fill="#555">{words}</text>')
     svg += panel("forward", TOP, colours) + panel("backward", TOP + PANEL, colours)
     for index, who in enumerate(everybody):
