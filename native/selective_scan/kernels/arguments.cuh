@@ -90,7 +90,7 @@ struct Arguments {
 
   double limit_min;
   double limit_max;
-  double scale;             // ½ where bidirectional, else 1
+  float scale;              // ½ where bidirectional, else 1
   int reverse;
   int first_pass;
   int last_pass;

@@ -30,6 +30,8 @@
 // Where a chunk has many tiles, the state before its first is had from memory again: the shared memory that it leaves is that
 // of one block more.
 #define TILES_NOT_KEPT (TILES > 3 ? 1 : 0)
+// Whether a row is one tile: longer than the usual, or in parts.
+#define ROW_IS_TILE (TILE > 32 || PARTS > 1)
 // Whether adjoints are walked alone.
 #define ADJOINTS_ALONE (SUMMARY || PARTS > 1)
 
@@ -255,26 +257,29 @@ struct Sequence {
     return is_owner(thread) && thread.here > 0 && r < rows;
   }
 
-  // What lies there; anything where the thread does not own the frame.
-  static __device__ __forceinline__ Pair load(const Element* tensor, [[maybe_unused]] const Thread& thread, i64 at, bool owned) {
-    Pair pair{};
+  // What lies there; zero where the thread does not own the frame.
+  template <typename Stored>
+  static __device__ __forceinline__ Pack<Stored, PAIR> load(const Stored* tensor, [[maybe_unused]] const Thread& thread, i64 at,
+                                                            bool owned) {
+    Pack<Stored, PAIR> pair{};
     if (!owned) return pair;
 #if VECTOR == PAIR
-    pair = *reinterpret_cast<const Pair*>(tensor + at);
+    pair = *reinterpret_cast<const Pack<Stored, PAIR>*>(tensor + at);
 #else
     pair.put(0, tensor[at]);
-    pair.put(1, thread.here > 1 ? tensor[at + 1] : Element{});
+    pair.put(1, thread.here > 1 ? tensor[at + 1] : Stored{});
 #endif
     return pair;
   }
 
-  static __device__ __forceinline__ void store(Element* tensor, [[maybe_unused]] const Thread& thread, i64 at,
+  template <typename Stored>
+  static __device__ __forceinline__ void store(Stored* tensor, [[maybe_unused]] const Thread& thread, i64 at,
                                                const Real (&values)[PAIR]) {
 #if VECTOR == PAIR
-    store_elements(tensor + at, values);
+    store_vector(tensor + at, values);
 #else
-    tensor[at] = to_element(values[0]);
-    if (thread.here > 1) tensor[at + 1] = to_element(values[1]);
+    tensor[at] = rounded<Stored>(values[0]);
+    if (thread.here > 1) tensor[at + 1] = rounded<Stored>(values[1]);
 #endif
   }
 
@@ -284,9 +289,9 @@ struct Sequence {
   __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least) const {
     const auto bring = [](const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); };
 #pragma unroll
-    for (int of_tile = thread.place; of_tile < PART_FRAMES; of_tile += 32) {
-      const int r = r0 + of_tile;
-      if (thread.here == 0 || r < least || r >= rows) continue;
+    for (int first = 0; first < PART_FRAMES; first += 32) {
+      const int of_tile = first + thread.place, r = r0 + of_tile;
+      if (of_tile >= PART_FRAMES || thread.here == 0 || r < least || r >= rows) continue;
       if constexpr (STATES_FIRST) {
         bring(args.dt + at(r));
 #if USE_X
@@ -319,7 +324,7 @@ struct Incoming {
   static __device__ __forceinline__ void each(F f) {
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-      const int access = k * THREADS + (int)threadIdx.x;
+      const int access = k * THREADS + thread_anew();
       if (ALL % THREADS == 0 || access < ALL) f(k, access / PER_FRAME, access % PER_FRAME * COUNT);
     }
   }
@@ -418,7 +423,7 @@ __device__ __forceinline__ void clear(PairStates& states) {
 // What Re Σ C h is multiplied by: half where the other direction adds the same again, for which it takes several passes.
 __device__ __forceinline__ Real output_weight([[maybe_unused]] const Arguments& args) {
 #if SEVERAL_PASSES
-  return OUTPUT_WEIGHT * (Real)args.scale;
+  return OUTPUT_WEIGHT * args.scale;
 #else
   return OUTPUT_WEIGHT;
 #endif
@@ -726,49 +731,34 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
 
 // What earlier passes have come to in the gradients of the frame that a thread owns: from memory, before it is wanted.
 struct Earlier {
-  Real x[PAIR], delta[PAIR], z[PAIR];
+  Pack<Real, PAIR> x, delta, z;
 
   __device__ __forceinline__ void load([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread,
                                        [[maybe_unused]] i64 at, [[maybe_unused]] bool owned) {
 #if SEVERAL_PASSES
     const bool there = owned && !args.first_pass;
-    load(x, args.dx_sum, thread, at, there);
-    load(delta, args.ddt_sum, thread, at, there);
+    x = Sequence::load(args.dx_sum, thread, at, there);
+    delta = Sequence::load(args.ddt_sum, thread, at, there);
 #if HAS_Z
-    load(z, args.dz_sum, thread, at, there);
+    z = Sequence::load(args.dz_sum, thread, at, there);
 #endif
-#endif
-  }
-
-  static __device__ __forceinline__ void load(Real (&values)[PAIR], const Real* sums, [[maybe_unused]] const Thread& thread,
-                                              i64 at, bool there) {
-    values[0] = values[1] = (Real)0;
-    if (!there) return;
-#if VECTOR == PAIR
-    load_reals(values, sums + at);
-#else
-    values[0] = sums[at];
-    if (thread.here > 1) values[1] = sums[at + 1];
 #endif
   }
 };
 
-// Adds a pass to a sequence's gradient, and rounds it where it is the last.
+// Adds a pass to a sequence's gradient. What is to be rounded gathers in `sums` until the last; else that is `target`.
 __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
                                          const Thread& thread, i64 at, Real (&values)[PAIR],
-                                         [[maybe_unused]] const Real (&earlier)[PAIR]) {
+                                         [[maybe_unused]] const Pack<Real, PAIR>& earlier) {
 #if SEVERAL_PASSES
 #pragma unroll
-  for (int p = 0; p < PAIR; p++) values[p] += earlier[p];
+  for (int p = 0; p < PAIR; p++) values[p] += earlier.real(p);
+#if ELEMENT > 1
   if (!args.last_pass) {
-#if VECTOR == PAIR
-    store_bytes<sizeof(values)>(sums + at, values);
-#else
-    sums[at] = values[0];
-    if (thread.here > 1) sums[at + 1] = values[1];
-#endif
+    Sequence::store(sums, thread, at, values);
     return;
   }
+#endif
 #endif
   Sequence::store(target, thread, at, values);
 }
@@ -1067,14 +1057,18 @@ __device__ __forceinline__ void enter_tile([[maybe_unused]] Shared& shared, [[ma
   __syncthreads();
 }
 
-__device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Shared& shared, const Arguments& args,
-                                            const Place& place) {
-  thread.warp = threadIdx.x / 32;
+// Finds what a thread is.
+__device__ __forceinline__ void find_thread(Thread& thread, Shared& shared, const Place& place) {
+  const int index = thread_anew();
+  thread.warp = index / 32;
   thread.part = PARTS > 1 ? thread.warp / WARPS_EACH : 0;
-  thread.place = threadIdx.x % 32;
+  thread.place = index % 32;
   thread.lane = lane_of(thread.place);
   thread.pair = channel_of(thread.place);
   thread.order = order_of(thread.pair);
+  thread.column = (thread.warp - thread.part * WARPS_EACH) * CHANNELS_EACH + thread.pair * PAIR;
+  const int left = place.channels - thread.column;
+  thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
   Warp& warp = shared.warps[thread.warp];
   thread.frames = fixed(warp.delta[0][0][thread.pair]);
 #if !SUMMARY
@@ -1085,9 +1079,21 @@ __device__ __forceinline__ void begin_block(Thread& thread, [[maybe_unused]] Sha
 #elif TILE_C
   thread.rows = fixed(&shared.c.frames[0][place_in_row(thread.lane, thread.order)]);
 #endif
-  thread.column = (thread.warp - thread.part * WARPS_EACH) * CHANNELS_EACH + thread.pair * PAIR;
-  const int left = place.channels - thread.column, count = states_here(args);
-  thread.here = left < 0 ? 0 : left < PAIR ? left : PAIR;
+}
+
+// The same for every row, chunk and tile and at the end, so that registers are free between; a block of parts, alone on its
+// multiprocessor, has enough.
+__device__ __forceinline__ void find_thread_anew([[maybe_unused]] Thread& thread, [[maybe_unused]] Shared& shared,
+                                                 [[maybe_unused]] const Place& place) {
+#if PARTS == 1
+  find_thread(thread, shared, place);
+#endif
+}
+
+__device__ __forceinline__ void begin_block(Thread& thread, Shared& shared, const Arguments& args, const Place& place) {
+  find_thread(thread, shared, place);
+  [[maybe_unused]] Warp& warp = shared.warps[thread.warp];
+  const int count = states_here(args);
 #if !SUMMARY
   PairStates none;
   clear(none);
@@ -1243,17 +1249,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   Warp& warp = shared.warps[threadIdx.x / 32];
 
   let_next_begin();
-  const Place place = find_place(args);
+  if (threadIdx.x == 0) shared.course.place = find_place(args);
+  __syncthreads();
+  const Place& place = shared.course.place;
   if (place.row >= args.batch) return;
-  const i64 begin = chunk_begin(args, place), frames = chunk_end(args, place) - begin;
+  const i64 begin = chunk_begin(args, place);
+  const int frames = (int)(chunk_end(args, place) - begin);
   if (begin < args.segment) return;  // no segment comes before it
 
   Thread thread;
   begin_block(thread, shared, args, place);
   begin_adjoints(thread);
   wait_for_kernels_before();
-  for (i64 i = (frames - 1) / PART_FRAMES * PART_FRAMES; i >= 0; i -= PART_FRAMES) {
-    const int rows = (int)(frames - i < PART_FRAMES ? frames - i : PART_FRAMES);
+  for (int i = (frames - 1) / PART_FRAMES * PART_FRAMES; i >= 0; i -= PART_FRAMES) {
+    const int rows = frames - i < PART_FRAMES ? frames - i : PART_FRAMES;
     const Sequence sequence(args, place, thread, begin + i, rows);
     const IncomingAdjoints incoming(args, sequence, thread, rows);
     const Marks marks = marks_of(args, place, begin + i, rows);
@@ -1262,6 +1271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
     sequence.prefetch<false>(args, thread, -PART_FRAMES, -i);
     walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
   }
+  find_thread_anew(thread, shared, place);
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + place.channel0 + thread.column + p;
@@ -1500,11 +1510,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   wait_for_kernels_before();
   Warp& warp = shared.warps[thread.warp];
   for (;;) {
+    find_thread_anew(thread, shared, course.place);
     load_adjoints(thread, args, course);
     const i64 last_begin = course.end <= args.chunk ? 0 : (i64)((u64)(course.end - 1) / (u64)args.chunk * args.chunk);
     for (i64 begin = last_begin; begin + args.chunk > course.first; begin -= args.chunk) {
       const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk);
       const int last = (frames - 1) / TILE;
+      if (!ROW_IS_TILE) find_thread_anew(thread, shared, course.place);
       const Sequence sequence(args, course.place, thread, begin, frames);
       PairStates h;
       load_start(h, thread, args, course.place, begin);
@@ -1523,15 +1535,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       // The piece may begin within the chunk.
 #pragma unroll 1
       for (int tile = last; tile >= 0 && begin + tile * TILE >= course.first; tile--) {
+        find_thread_anew(thread, shared, course.place);
         const int tile0 = tile * TILE, in_tile = frames - tile0 < TILE ? frames - tile0 : TILE;
         const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0;
         const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
         const First first_span(args, sequence, thread, r0);
         const Marks of_tile = marks_of(args, course.place, begin + tile0, in_tile), marks = of_tile.of_part(thread.part);
         enter_tile<true>(shared, args, course.place, of_tile, begin + tile0, in_tile, [&] { sum_warps(shared, args); });
+        // Sums are asked for again when the next tile is entered. Now, so that nothing of this has to be kept for it.
+        if (threadIdx.x == 0) {
+          const i64 contributions = args.units * args.blocks_per_unit;
+          course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
+                            ((begin + tile0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
+          course.ready_rows = in_tile;
+        }
 #if PARTS > 1
         find_ends(shared, args, Sequence(args, course.place, thread, begin + r0, rows), thread, h, first_span, of_tile, rows);
-#else
+#endif
+#if !ROW_IS_TILE
         // The chunk before this is walked from its first tile on.
         sequence.prefetch<true>(args, thread, (last - tile) * PART_FRAMES - (int)args.chunk, course.first - begin);
         sequence.prefetch<false>(args, thread, r0 - PART_FRAMES, course.first - begin);
@@ -1557,14 +1578,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #if TILES > 1
         clear(h);  // the next tile's are restored: without this, they would be kept in registers through the walk back
 #endif
-        if (threadIdx.x == 0) {
-          const i64 contributions = args.units * args.blocks_per_unit;
-          course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
-                            ((begin + tile0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
-          course.ready_rows = in_tile;
-        }
       }
     }
+    find_thread_anew(thread, shared, course.place);
     store_adjoints(thread, args, course);
     __syncthreads();  // the sums of the last tile are ready, and nobody needs the row
     if (course.place.row + 1 >= course.row_end) break;
@@ -1573,6 +1589,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
     __syncthreads();
   }
   sum_warps(shared, args);
+  find_thread_anew(thread, shared, course.place);
   end_block(thread, shared, args, course, args.sums_go_on && course.end < course.segment_end);
 }
 #endif

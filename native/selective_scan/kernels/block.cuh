@@ -58,6 +58,14 @@ __device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& pla
 // (measured on an H200).
 #define CHANNELS_PER_WARP (32 / LANES)
 
+// threadIdx.x as if for the first time: what the compiler has found from it before, addresses above all, it would keep in
+// registers all through the walk between.
+__device__ __forceinline__ int thread_anew() {
+  u32 index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return (int)(index % (u32)THREADS);
+}
+
 // The lane of a thread of a warp, and its channel among those of the warp.
 __device__ __forceinline__ int lane_of(int place) {
   return LANES == 1 ? 0 : (place & 1) | (place / (2 * CHANNELS_PER_WARP)) << 1;
@@ -149,11 +157,30 @@ __device__ __forceinline__ void load_constant(State (&states)[STATES], const Ele
 #define TILE_Z 0
 #endif
 
-// COUNT neighbouring elements; all are zero before any is put. Those of 16 bits stay the words that they come as: of halves,
-// each in a register, the compiler takes words apart right where they are loaded, and waits for them there.
+// What a real becomes where it is stored: an element, or, as what gathers over several passes, itself.
+template <typename Stored>
+__device__ __forceinline__ Stored rounded(Real value) {
+  if constexpr (sizeof(Stored) < sizeof(Real)) {
+    return to_element(value);
+  } else {
+    return value;
+  }
+}
+
+// COUNT neighbours in memory, elements or reals; all are zero before any is put.
+template <typename Stored, int COUNT>
+struct alignas(COUNT * sizeof(Stored)) Pack {
+  Stored elements[COUNT];
+
+  __device__ __forceinline__ Real real(int k) const { return elements[k]; }
+  __device__ __forceinline__ void put(int k, Stored element) { elements[k] = element; }
+};
+
+// Elements of 16 bits stay the words that they come as: of halves, each in a register, the compiler takes words apart right
+// where they are loaded, and waits for them there.
 #if ELEMENT > 1
 template <int COUNT>
-struct alignas(COUNT * sizeof(Element)) ElementPack {
+struct alignas(COUNT * sizeof(Element)) Pack<Element, COUNT> {
   u32 words[COUNT / 2];
 
   __device__ __forceinline__ Real real(int k) const { return half_of(words[k / 2], k % 2); }
@@ -161,21 +188,16 @@ struct alignas(COUNT * sizeof(Element)) ElementPack {
 };
 
 template <>
-struct ElementPack<1> {
+struct Pack<Element, 1> {
   Element element;
 
   __device__ __forceinline__ Real real(int) const { return to_real(element); }
   __device__ __forceinline__ void put(int, Element its) { element = its; }
 };
-#else
-template <int COUNT>
-struct alignas(COUNT * sizeof(Element)) ElementPack {
-  Element elements[COUNT];
-
-  __device__ __forceinline__ Real real(int k) const { return to_real(elements[k]); }
-  __device__ __forceinline__ void put(int k, Element element) { elements[k] = element; }
-};
 #endif
+
+template <int COUNT>
+using ElementPack = Pack<Element, COUNT>;
 
 // COUNT neighbouring reals of shared memory, in accesses of up to 16 bytes: without conflicts over its banks.
 template <int COUNT>
@@ -251,13 +273,13 @@ __device__ __forceinline__ void store_bytes(void* global, const void* bytes) {
   }
 }
 
-// Stores VECTOR elements of a sequence at once.
-__device__ __forceinline__ void store_elements(Element* target, const Real (&values)[VECTOR]) {
-  constexpr int BYTES = VECTOR * sizeof(Element);
-  alignas(16) ElementPack<VECTOR> pack{};
+// Stores VECTOR neighbours of a sequence at once.
+template <typename Stored>
+__device__ __forceinline__ void store_vector(Stored* target, const Real (&values)[VECTOR]) {
+  alignas(16) Pack<Stored, VECTOR> pack{};
 #pragma unroll
-  for (int k = 0; k < VECTOR; k++) pack.put(k, to_element(values[k]));
-  store_bytes<BYTES>(target, &pack);
+  for (int k = 0; k < VECTOR; k++) pack.put(k, rounded<Stored>(values[k]));
+  store_bytes<VECTOR * sizeof(Stored)>(target, &pack);
 }
 
 // --- Step sizes ---------------------------------------------------------------------------------------------

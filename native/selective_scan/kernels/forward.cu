@@ -101,7 +101,7 @@ struct Owned {
 // What the owner of an element needs to finish it.
 struct Finishing {
 #if SEQ_IDX
-  bool skip[Sequence::EACH][Sequence::FRAMES];
+  u32 marks[Sequence::EACH];  // a byte a frame
 #endif
 #if HAS_D
   Sequence::Raw x;
@@ -190,8 +190,9 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
 #if SEQ_IDX
   // Now, because the tile's next marks are written by another thread than this.
   Sequence::each([&](int k, int r, int) {
+    finishing.marks[k] = 0;
 #pragma unroll
-    for (int f = 0; f < Sequence::FRAMES; f++) finishing.skip[k][f] = marked && tile.marks[r + f] & MARK_SKIP;
+    for (int f = 0; f < Sequence::FRAMES; f++) finishing.marks[k] |= marked ? (u32)tile.marks[r + f] << 8 * f : 0;
   });
 #endif
 #if HAS_D
@@ -228,7 +229,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
         continue;
       }
 #pragma unroll
-      for (int e = 0; e < VECTOR; e++) y[e] *= (Real)args.scale;
+      for (int e = 0; e < VECTOR; e++) y[e] *= args.scale;
 #endif
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) {
@@ -240,10 +241,10 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
         y[e] *= z * sigmoid(z);
 #endif
 #if SEQ_IDX
-        if (finishing.skip[k][f]) y[e] = (Real)0;
+        if (finishing.marks[k] >> 8 * f & MARK_SKIP) y[e] = (Real)0;
 #endif
       }
-      store_elements(args.y + at, y);
+      store_vector(args.y + at, y);
     }
   });
 }
@@ -295,6 +296,7 @@ __device__ __forceinline__ void settle(Complex& value, const Arguments& args) {
 
 struct Shared {
   Tile tiles[2];
+  Place place;  // of the block: the walk needs the registers
 #if ROUNDS > 1
   Parked parked;
 #endif
@@ -311,6 +313,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
 #if SUMMARY
   if (place.chunk == args.chunks - 1) return;  // nothing comes after it
 #endif
+  if (threadIdx.x == 0) shared.place = place;
   const i64 begin = chunk_begin(args, place);
   const int frames = (int)(chunk_end(args, place) - begin);
   const auto rows_at = [&](int i) { return frames - i < TILE ? frames - i : TILE; };
@@ -347,10 +350,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
     __syncwarp();
     load_tile(incoming, args, rows_at(next + TILE));
     load_finishing(finishing, tile, incoming, args, rows, marked);
-    walk(tile, thread, args, place, kept, i, rows, marked);
+    walk(tile, thread, args, shared.place, kept, i, rows, marked);
   }
   __syncthreads();
   const int last = rows_at((frames - 1) / TILE * TILE);
   if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, owned, args, place, last);
-  end_thread(thread, args, place);
+  end_thread(thread, args, shared.place);
 }

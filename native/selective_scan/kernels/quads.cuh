@@ -239,6 +239,16 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_gro
 #endif
 #endif
 
+// Finds what a thread is: at the beginning, and anew where its states are stored.
+__device__ __forceinline__ void find_thread(Thread& thread, const Place& place) {
+  const int index = thread_anew();
+  thread.lane = lane_of(index % 32);
+  thread.row = row_of(index);
+  const int column = column_of(thread.row);
+  thread.active = column < place.channels;
+  thread.channel = place.channel0 + (thread.active ? column : 0);
+}
+
 // Of a channel's states, how many there are from those of a round on; none in threads without a channel.
 __device__ __forceinline__ int states_of_round(const Thread& thread, const Arguments& args, int round) {
   const int left = states_here(args) - round * SLOTS;
@@ -327,11 +337,7 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 #endif
 
 __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
-  thread.lane = lane_of(threadIdx.x % 32);
-  thread.row = row_here();
-  const int column = column_of(thread.row);
-  thread.active = column < place.channels;
-  thread.channel = place.channel0 + (thread.active ? column : 0);
+  find_thread(thread, place);
   const State* before = nullptr;
 #if SUMMARY && DECAY_BY_SUM
   thread.delta_sum = 0;
@@ -365,16 +371,17 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 
 // The states that are kept for the backward pass.
 struct Kept {
-  i64 number;
+  int number;
   int at;  // the frame of the chunk before which the next is
 
   __device__ __forceinline__ Kept(const Arguments& args, i64 begin, int frames)
-      : number(args.checkpoints ? (begin + args.checkpoint_interval - 1) / args.checkpoint_interval : 0),
-        at(!SUMMARY && args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
+      : number(args.checkpoints ? (int)((begin + args.checkpoint_interval - 1) / args.checkpoint_interval) : 0),
+        at(args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
 };
 
 // Keeps the states before a tile for the backward pass.
 __device__ __forceinline__ void keep(Thread& thread, const Arguments& args, const Place& place, Kept& kept) {
+  find_thread(thread, place);
   const i64 number = place.row * args.checkpoint_count + kept.number;
   const i64 first = (number * args.dim + thread.channel) * args.state + args.first_state;
 #pragma unroll 1
@@ -391,7 +398,7 @@ __device__ __forceinline__ void keep(Thread& thread, const Arguments& args, cons
 // Walks a tile, which begins with frame i of the chunk.
 __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments& args, const Place& place, Kept& kept, int i,
                                      int rows, [[maybe_unused]] bool marked) {
-  if (i == kept.at) keep(thread, args, place, kept);
+  if (!SUMMARY && i == kept.at) keep(thread, args, place, kept);
 #if SEQ_IDX
   const bool whole = !marked;
 #else
@@ -414,6 +421,7 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
 
 // What a whole chunk has come to.
 __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args, const Place& place) {
+  find_thread(thread, place);
   if (!thread.active) return;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {

@@ -17,8 +17,8 @@
 
 static_assert(CHANNELS % VECTOR == 0 && PASS_WIDTH % VECTOR_B == 0 && PASS_WIDTH % VECTOR_C == 0, "rows are whole accesses");
 
-// The row of the thread's channel.
-__device__ __forceinline__ int row_here() { return threadIdx.x / 32 * CHANNELS_PER_WARP + channel_of(threadIdx.x % 32); }
+// The row of a thread's channel.
+__device__ __forceinline__ int row_of(int index) { return index / 32 * CHANNELS_PER_WARP + channel_of(index % 32); }
 
 __device__ __forceinline__ int column_of(int row) { return row % ROW_STEP * VECTOR + row / ROW_STEP; }
 

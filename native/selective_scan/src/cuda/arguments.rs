@@ -87,7 +87,7 @@ pub(super) struct Arguments {
 
     pub(super) limit_min: f64,
     pub(super) limit_max: f64,
-    pub(super) scale: f64,
+    pub(super) scale: f32,
     pub(super) reverse: i32,
     pub(super) first_pass: i32,
     pub(super) last_pass: i32,
@@ -249,11 +249,15 @@ pub(super) struct Walk {
     pub(super) last: bool,
 }
 
-/// All walks of a problem: each range of states in each direction.
+/// How many passes over a problem there are: one for each range of states in each direction.
+pub(super) fn passes(problem: &Problem, slots: usize) -> usize {
+    problem.state.div_ceil(slots) * Sizes::of(problem).directions
+}
+
+/// What each of them walks.
 pub(super) fn walks(problem: &Problem, slots: usize) -> Vec<Walk> {
     let directions = Sizes::of(problem).directions;
-    let ranges = problem.state.div_ceil(slots);
-    let count = ranges * directions;
+    let count = passes(problem, slots);
     let walk = |k: usize| Walk {
         direction: k % directions,
         first_state: k / directions * slots,

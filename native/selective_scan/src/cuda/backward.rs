@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::arguments::{Arguments, Packing, Sizes, Walk, Workspace, packings, walks};
+use super::arguments::{Arguments, Packing, Sizes, Walk, Workspace, packings, passes, walks};
 use super::device::Device;
 use super::launch::{
     Blocks, Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
@@ -43,7 +43,14 @@ impl BackwardKernels {
         pass: Pass,
         alignment: Alignment,
     ) -> Result<Self, Error> {
-        let of = |layout, units: Units| Configurations { problem, layout, unit: units.unit, alignment };
+        let properties = device.properties();
+        let of = |layout, units: Units| Configurations {
+            problem,
+            layout,
+            unit: units.unit,
+            alignment,
+            properties,
+        };
         let configurations = of(plan.layout, plan.units);
         let find_states = || match plan.states {
             StatesPlan::Forward(forward) => {
@@ -105,8 +112,7 @@ impl BackwardKernels {
         piece: &Piece,
         mut arguments: Arguments,
     ) -> Result<(), Error> {
-        let workspace = [arguments.db_parts, arguments.dc_parts];
-        arguments.lay_out_parts(problem, plan, piece, workspace);
+        arguments.lay_out_parts(problem, plan, piece);
         let blocks = Blocks {
             of_row: plan.segments * plan.contributions(problem),
             rows: problem.batch.div_ceil(plan.rows_per_block),
@@ -161,15 +167,9 @@ impl Arguments {
         self.adjoint_ends = ends;
     }
 
-    /// Sets what a launch covers, and where its sums of dB and dC wait: in the workspace, or in the gradients of the
-    /// frames of their own segment that are walked later.
-    fn lay_out_parts(
-        &mut self,
-        problem: &Problem,
-        plan: &BackwardPlan,
-        piece: &Piece,
-        workspace: [CUdeviceptr; 2],
-    ) {
+    /// Sets what a launch covers, and where its sums of dB and dC wait: in the workspace, where they are so far, or in the
+    /// gradients of the frames of their own segment that are walked later.
+    fn lay_out_parts(&mut self, problem: &Problem, plan: &BackwardPlan, piece: &Piece) {
         self.piece_first = piece.first as i64;
         self.piece_frames = piece.frames as i64;
         let (size, real) = (problem.element.size(), Sizes::of(problem).real);
@@ -183,13 +183,17 @@ impl Arguments {
                 _ => (-segment, (problem.seq - piece.first) * problem.dim * size),
             };
             self.parts_segment = step;
-            self.db_parts = if workspace[0] == 0 { 0 } else { self.dx + start as CUdeviceptr };
-            self.dc_parts = if workspace[1] == 0 { 0 } else { self.ddt + start as CUdeviceptr };
+            let wait_in = |parts: &mut CUdeviceptr, gradient| {
+                if *parts != 0 {
+                    *parts = gradient + start as CUdeviceptr;
+                }
+            };
+            wait_in(&mut self.db_parts, self.dx);
+            wait_in(&mut self.dc_parts, self.ddt);
         } else {
             let frame = plan.contributions(problem) * plan.layout.slots() * problem.components();
             self.parts_segment = (piece.frames * frame) as i64;
             self.parts_row = self.segments * self.parts_segment;
-            [self.db_parts, self.dc_parts] = workspace;
         }
     }
 }
@@ -230,6 +234,7 @@ pub(super) fn lay_out_backward(
     let slots = plan.layout.slots();
     let own_states = plan.chunks > 1 && pass == Pass::Backward;
     let together = plan.passes_together(problem, pass == Pass::BackwardFromCheckpoints);
+    arguments.sums_go_on = i32::from(together == 1);
     let side_by_side = plan.segments > 1;
     let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
     let edges = problem.batch * plan.segments * problem.dim;
@@ -250,7 +255,7 @@ pub(super) fn lay_out_backward(
     arguments.dd_parts = at.take_if(problem.d, parts * sizes.real);
     arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
 
-    let several = walks(problem, slots).len() > 1;
+    let several = passes(problem, slots) > 1;
     let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
     arguments.dx_sum = sizes.sums(arguments.dx, sequence, at);
     arguments.ddt_sum = sizes.sums(arguments.ddt, sequence, at);
@@ -335,7 +340,6 @@ impl Device {
         let Workplace { packings, together, bytes_each } =
             lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
         let aligned = alignment.sequences == 16;
-        arguments.sums_go_on = i32::from(together == 1);
         let in_gradients = plan.adjoints_wait_in_gradients(problem, together, aligned);
 
         let of_walk = |(k, walk): (usize, &Walk)| {

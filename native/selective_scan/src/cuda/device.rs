@@ -5,9 +5,9 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
 
-use cudarc::driver::result;
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{
-    CUcontext, CUdevice_attribute, CUfunction_attribute, CUmodule, cuDriverGetVersion,
+    CUcontext, CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule, cuDriverGetVersion,
 };
 use rayon::prelude::*;
 
@@ -208,23 +208,50 @@ impl Device {
         let name = name.to_owned();
         // SAFETY: modules are never unloaded.
         let function = unsafe { result::module::get_function(module, name) }.during(doing)?;
-        let shared_bytes = configuration.shared_bytes as u32;
-        if shared_bytes > 48 << 10 {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function belongs to a loaded module.
-            unsafe { result::function::set_function_attribute(function, attribute, shared_bytes as i32) }
-                .during(doing)?;
-        }
-        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
-        // SAFETY: the function belongs to a loaded module.
-        let compiled_for =
-            unsafe { result::function::get_function_attribute(function, attribute) }.during(doing)?;
-        // Those of the pack are compiled for older devices, and do not know how to wait.
-        let waits = compiled_for >= 90 && self.driver >= CAPTURES_EARLY_LAUNCHES;
-        let kernel = Kernel { function, threads, shared_bytes, waits };
+        let kernel = self.describe(function, threads, configuration.shared_bytes).during(doing)?;
         let mut known = self.kernels.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.insert(key, kernel);
         Ok(kernel)
+    }
+
+    /// What is to be known of a kernel to launch it. A launch may ask for all the shared memory that there is.
+    fn describe(
+        &self,
+        function: CUfunction,
+        threads: u32,
+        shared_bytes: usize,
+    ) -> Result<Kernel, DriverError> {
+        use CUfunction_attribute as Of;
+        use result::function::{get_function_attribute, set_function_attribute};
+        use result::occupancy::max_active_block_per_multiprocessor;
+        // SAFETY: the function belongs to a module of this device, and modules are never unloaded.
+        let (resident, local_bytes, compiled_for) = unsafe {
+            if shared_bytes > 0 {
+                let fixed = get_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+                let most = self.properties().shared_per_block as i32 - fixed;
+                set_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)?;
+            }
+            let resident = max_active_block_per_multiprocessor(function, threads as i32, shared_bytes)?;
+            let local_bytes = get_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?;
+            (resident, local_bytes, get_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_PTX_VERSION)?)
+        };
+        // Those of the pack are compiled for older devices, and do not know how to wait.
+        let waits = compiled_for >= 90 && self.driver >= CAPTURES_EARLY_LAUNCHES;
+        Ok(Kernel {
+            function,
+            threads,
+            shared_bytes: shared_bytes as u32,
+            resident: resident as usize,
+            local_bytes: local_bytes as usize,
+            waits,
+        })
+    }
+
+    /// Local memory, in bytes, of a thread of each kernel that there is by now for one of these configurations.
+    pub(super) fn kernels_local_bytes(&self, of: &[Configuration]) -> Vec<usize> {
+        let known = self.kernels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let asked = known.iter().filter(|((configuration, _), _)| of.contains(configuration));
+        asked.map(|(_, kernel)| kernel.local_bytes).collect()
     }
 
     /// A loaded module. Threads that ask for the same wait for the first; others compile beside it.

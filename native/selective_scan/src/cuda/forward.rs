@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, walks};
+use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, passes, walks};
 use super::device::Device;
 use super::launch::{Boundaries, Kernel, Launcher, alignment, check_inputs, find_marks, walking_blocks};
 use super::policy::{Alignment, Configurations, ForwardPlan};
@@ -21,8 +21,9 @@ impl ForwardKernels {
         plan: &ForwardPlan,
         alignment: Alignment,
     ) -> Result<Self, Error> {
+        let properties = device.properties();
         let configurations =
-            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment };
+            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment, properties };
         let forward = configurations.forward(plan.chunks);
         Ok(Self {
             marks: find_marks(device, &configurations)?,
@@ -45,7 +46,7 @@ pub(super) fn lay_out_forward(
     let slots = plan.layout.slots();
     let boundaries = if plan.chunks > 1 { problem.batch * plan.chunks * problem.dim } else { 0 };
     arguments.lay_out_boundaries(problem, (boundaries, slots), (0, 0), at);
-    let several = walks(problem, slots).len() > 1;
+    let several = passes(problem, slots) > 1;
     let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
     arguments.y_sum = sizes.sums(arguments.y, sequence, at);
     packings(problem, plan.chunks, 1, at)

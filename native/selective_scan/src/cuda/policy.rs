@@ -1,6 +1,6 @@
 //! The choice of lanes, channels, tiles and chunks, from the problem and the device's own properties.
 
-use super::arguments::walks;
+use super::arguments::passes;
 use super::compile::{Configuration, Program};
 use crate::{Coefficients, ElementType, Method, Problem, Projection};
 
@@ -94,8 +94,9 @@ const SHORTEST_OF_ADJOINTS: usize = 32;
 const REGISTERS: usize = 65_536;
 const MOST_REGISTERS: usize = 256;
 const RESERVED_SHARED: usize = 1 << 10;
-/// What a block of the backward pass walks, in its shared memory.
+/// What a block of the backward pass walks, in its shared memory, and the place of one of the forward pass.
 const COURSE_BYTES: usize = 160;
+const PLACE_BYTES: usize = 64;
 
 /// How a walk over frames is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,7 +212,7 @@ impl BackwardPlan {
     /// states and what each pass carries from piece to piece is within the bound on memory; else one alone. Until the first
     /// that walk together come to a frame, its gradients are written by nobody.
     pub fn passes_together(&self, problem: &Problem, states_kept: bool) -> usize {
-        let passes = walks(problem, self.layout.slots()).len();
+        let passes = passes(problem, self.layout.slots());
         let bounded = problem.seq >= BOUNDED_FROM;
         let fit = !bounded || extra_share(problem, self, 0, passes) <= EXTRA_SHARE;
         if states_kept && fit && !problem.bidirectional { passes } else { 1 }
@@ -220,7 +221,7 @@ impl BackwardPlan {
     /// Whether what adjoint chunks add, and their decays, may wait in the gradients of x and dt, whose addresses must be
     /// `aligned`: all passes walk `together`, and there is room enough.
     pub fn adjoints_wait_in_gradients(&self, problem: &Problem, together: usize, aligned: bool) -> bool {
-        together == walks(problem, self.layout.slots()).len()
+        together == passes(problem, self.layout.slots())
             && has_room_in_gradients(problem, aligned)
             && adjoints_fit(problem, &self.layout, self.adjoint_chunk)
     }
@@ -339,11 +340,12 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
         Program::Backward if layout.tile > BACKWARD_TILE => 256,
         Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
-        _ if layout.time_lanes > 1 && layout.warps == WARPS_OF_TIME_LANES[0] => 512,
-        _ if layout.time_lanes > 1 => 384,
+        // A multiprocessor has no more channels than these.
+        _ if layout.time_lanes > 1 => CHANNELS_FOR_TIME_LANES * 32,
         _ if Sizes::of(problem).words > 1 => 0,
         _ if heavy && layout.lanes < 4 => 256,
-        _ if problem.seq_idx || layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if problem.seq_idx && (problem.d || problem.z || problem.dt_bias || !is_plain(problem)) => 384,
         _ if problem.z && (layout.lanes > 4 || !is_plain(problem) || has_several_passes(problem, layout)) => {
             384
         }
@@ -353,7 +355,7 @@ fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize
 
 /// Whether the states need several passes, or the directions.
 fn has_several_passes(problem: &Problem, layout: &Layout) -> bool {
-    walks(problem, layout.slots()).len() > 1
+    passes(problem, layout.slots()) > 1
 }
 
 /// Whether a state is a word and its gain that of all the others.
@@ -386,7 +388,7 @@ fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
             kept * rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4
         }
     };
-    2 * (sequences + projections.count() * projection + marks) + parked
+    2 * (sequences + projections.count() * projection + marks) + parked + PLACE_BYTES
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
@@ -889,6 +891,8 @@ pub struct Configurations<'a> {
     pub unit: usize,
     /// How the operands lie in memory.
     pub alignment: Alignment,
+    /// The device.
+    pub properties: Properties,
 }
 
 impl Configurations<'_> {
@@ -973,9 +977,11 @@ impl Configurations<'_> {
         let width = self.layout.slots() * p.components();
         let row = p.state * p.components();
         let threads = self.layout.warps * 32;
+        // All threads bring a tile, if they can: accesses of a few would be wider, and want registers of all.
+        let each = (self.layout.tile * width / threads).max(1);
         let projection = |constant, alignment| match constant {
             true => 1,
-            false => vector(size, alignment, &[width, row]),
+            false => vector(size, alignment, &[width, row]).min(1 << each.ilog2()),
         };
         Configuration {
             program,
@@ -1007,6 +1013,12 @@ impl Configurations<'_> {
         }
     }
 
+    /// The same with registers for no more blocks than shared memory has room for.
+    fn that_fit(&self, configuration: Configuration) -> Configuration {
+        let room = self.properties.shared_per_multiprocessor / (configuration.shared_bytes + RESERVED_SHARED);
+        Configuration { min_blocks: configuration.min_blocks.min(room).max(1), ..configuration }
+    }
+
     /// States of a row that are accessed at once.
     fn vector_states(&self, orders: usize) -> usize {
         let size = Sizes::of(self.problem).real * self.problem.components();
@@ -1015,14 +1027,18 @@ impl Configurations<'_> {
 
     /// forward.cu, where it finds what its chunks come to.
     pub fn chunk_states(&self) -> Configuration {
+        let forward = self.forward(1);
+        // Wider accesses of 16-bit elements, with what dt_bias needs, want registers that there are not.
+        let most = if self.problem.dt_bias && self.problem.element.size() == 2 { 2 } else { forward.vector };
         Configuration {
             summary: true,
+            vector: forward.vector.min(most),
             has_d: false,
             has_z: false,
             c_constant: true,
             vector_c: 1,
             several_passes: false,
-            ..self.forward(1)
+            ..forward
         }
     }
 
@@ -1034,13 +1050,9 @@ impl Configurations<'_> {
         let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
-        let each = (tile * self.layout.slots() * self.problem.components() / (warps * 32)).max(1);
-        let of_projection = 1 << each.ilog2();
-        Configuration {
+        self.that_fit(Configuration {
             has_d: self.problem.d,
             vector,
-            vector_b: walking.vector_b.min(of_projection),
-            vector_c: walking.vector_c.min(of_projection),
             // States in neighbouring registers would meet in their banks all through the walk of many frames; of several
             // rounds they come from shared memory in packs anyway.
             vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
@@ -1049,7 +1061,7 @@ impl Configurations<'_> {
             several_passes: has_several_passes(self.problem, &self.layout),
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
-        }
+        })
     }
 
     /// What backward.cu is compiled for in either use.
@@ -1066,7 +1078,7 @@ impl Configurations<'_> {
     /// backward.cu, where it finds what adjoint chunks add to the gradients before them.
     pub fn chunk_adjoints(&self) -> Configuration {
         let warps = WARPS_OF_ADJOINTS / Sizes::of(self.problem).words;
-        Configuration {
+        self.that_fit(Configuration {
             summary: true,
             b_constant: true,
             vector_b: 1,
@@ -1075,16 +1087,16 @@ impl Configurations<'_> {
             min_blocks: (warps / self.layout.warps).max(1),
             shared_bytes: summary_bytes(self.problem, &self.layout),
             ..self.walking_back()
-        }
+        })
     }
 
     /// backward.cu, for chunks of so many tiles.
     pub fn backward(&self, tiles: usize) -> Configuration {
-        Configuration {
+        self.that_fit(Configuration {
             has_d: self.problem.d,
             tiles,
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
             ..self.walking_back()
-        }
+        })
     }
 }

@@ -12,6 +12,7 @@ use crate::correctness::check;
 use crate::device;
 use crate::shapes::{bf16, block, problem};
 use crate::support::random;
+use crate::support::registry::Registry;
 
 /// Allowed for all kernels of a pass on two cores.
 const COMPILED_MS: f64 = 1000.0;
@@ -127,4 +128,14 @@ fn first_calls_with(folders: &[PathBuf; 3]) {
 
     assert!(most(&compiled) < COMPILED_MS, "compiled: {compiled:?}");
     assert!(most(&from_disk) < FROM_DISK_MS && most(&hidden) < FROM_DISK_MS, "{from_disk:?} {hidden:?}");
+}
+
+/// No kernel spills of the shapes and variants that are measured.
+pub fn no_spills(_: bool) {
+    for (shape, variant, problem) in Registry::read().problems() {
+        for pass in [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints] {
+            let spilled = device().local_bytes(&problem, pass).unwrap();
+            assert_eq!(spilled, 0, "bytes that {pass:?} spills: {}, {}", shape.name, variant.name);
+        }
+    }
 }

@@ -71,6 +71,8 @@ const TESTS: &[Test] = &[
     ("not a number", true, robustness::not_a_number),
     ("infinite rates", true, robustness::infinite_rates),
     ("memory of the backward pass", true, robustness::memory),
+    // Last: its kernels are those of the figures.
+    ("spills", false, compilation::no_spills),
 ];
 
 fn main() {
