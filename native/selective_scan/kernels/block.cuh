@@ -20,8 +20,10 @@ struct Place {
   int channels;
 };
 
-// The group, out of `groups`, that a unit of channels lies in.
+// The group, out of `groups`, that a unit of channels lies in: the unit itself, unless those of the other projection are
+// smaller. Divisions would be half of all that a block does before it reads.
 __device__ __forceinline__ u32 group_of(const Arguments& args, u32 unit, i64 groups) {
+  if (groups == args.units) return unit;
   return groups > 1 ? unit / ((u32)args.units / (u32)groups) : 0;
 }
 

@@ -22,8 +22,12 @@
 #include "rows.cuh"
 
 #define QUADS (TILE / 4)
-// Marks of a tile that a thread copies.
+// Marks of a tile that a thread copies, or, where FINDS_MARKS, finds.
+#if FINDS_MARKS
+#define MARKS_EACH ((TILE + 31) / 32)
+#else
 #define MARKS_EACH ((TILE + THREADS - 1) / THREADS)
+#endif
 
 struct Tile {
   alignas(16) Real delta[CHANNELS][PITCH];
@@ -54,7 +58,11 @@ struct Incoming {
   RowsOfC::Cursor at_c;
   RowsOfC::Raw c;
 #endif
-#if SEQ_IDX
+#if FINDS_MARKS
+  const int* indices;
+  int index[MARKS_EACH];
+  int last_index = -1;  // of the frames before these, the last that is not skipped
+#elif SEQ_IDX
   const u8* marks;
   u32 mark[MARKS_EACH];
 #endif
@@ -67,7 +75,9 @@ struct Incoming {
 #if TILE_C
         , at_c(projection_at<RowsOfC>(args, place, args.groups_c, place.group_c, i0))
 #endif
-#if SEQ_IDX
+#if FINDS_MARKS
+        , indices(args.seq_idx + place.row * args.seq + frame(args, i0))
+#elif SEQ_IDX
         , marks(args.marks + place.row * args.seq + i0)
 #endif
   {
@@ -123,7 +133,15 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
   in.at_c.load(in.c, args.c, rows);
   in.at_c.advance();
 #endif
-#if SEQ_IDX
+#if FINDS_MARKS
+  const i64 step = args.reverse ? -1 : 1;
+#pragma unroll
+  for (int k = 0; k < MARKS_EACH; k++) {
+    const int r = k * 32 + (int)threadIdx.x % 32;
+    in.index[k] = r < rows ? in.indices[r * step] : -1;
+  }
+  in.indices += TILE * step;
+#elif SEQ_IDX
 #pragma unroll
   for (int k = 0; k < MARKS_EACH; k++) {
     const int r = k * THREADS + (int)threadIdx.x;
@@ -133,8 +151,42 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 #endif
 }
 
+#if FINDS_MARKS
+// Finds the marks of a tile, as marks.cu does for rows that are cut in chunks. Every warp does, so that all know whether there
+// is one; the first stores them.
+__device__ __forceinline__ bool store_marks(Tile& tile, Incoming& in) {
+  const int place = (int)threadIdx.x % 32;
+  bool marked = false;
+#pragma unroll
+  for (int k = 0; k < MARKS_EACH; k++) {
+    const int index = in.index[k], r = k * 32 + place;
+    const u32 taken = __ballot_sync(ALL_LANES, index >= 0), before = taken & ((1u << place) - 1);
+    const int neighbour = __shfl_sync(ALL_LANES, index, 31 - __clz(before)), last = __shfl_sync(ALL_LANES, index, 31 - __clz(taken));
+    const int previous = before ? neighbour : in.last_index;
+    const u8 mark = index < 0 ? MARK_SKIP : previous >= 0 && previous != index ? MARK_RESET : 0;
+    if (taken) in.last_index = last;
+    if (threadIdx.x < 32 && r < TILE) tile.marks[r] = mark;
+    marked = marked || __any_sync(ALL_LANES, r < TILE && mark != 0);
+  }
+  return marked;
+}
+#elif SEQ_IDX
 // Whether there is a mark among those that the thread has stored.
-__device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[maybe_unused]] const Owned& owned,
+__device__ __forceinline__ bool store_marks(Tile& tile, const Incoming& in) {
+  bool marked = false;
+#pragma unroll
+  for (int k = 0; k < MARKS_EACH; k++) {
+    const int r = k * THREADS + (int)threadIdx.x;
+    if (r >= TILE) continue;
+    tile.marks[r] = (u8)in.mark[k];
+    marked = marked || in.mark[k] != 0;
+  }
+  return marked;
+}
+#endif
+
+// Whether there is a mark among those that the thread knows.
+__device__ __forceinline__ bool store_tile(Tile& tile, Incoming& in, [[maybe_unused]] const Owned& owned,
                                            const Arguments& args, const Place& place, int rows) {
   Sequence::each([&](int k, int r, int column) {
 #pragma unroll
@@ -161,26 +213,20 @@ __device__ __forceinline__ bool store_tile(Tile& tile, const Incoming& in, [[may
 #if TILE_C
   store_projection<RowsOfC, VECTOR_C>(tile.c, in.c);
 #endif
-  bool marked = false;
 #if SEQ_IDX
-#pragma unroll
-  for (int k = 0; k < MARKS_EACH; k++) {
-    const int r = k * THREADS + (int)threadIdx.x;
-    if (r >= TILE) continue;
-    tile.marks[r] = (u8)in.mark[k];
-    marked = marked || in.mark[k] != 0;
-  }
+  return store_marks(tile, in);
+#else
+  return false;
 #endif
-  return marked;
 }
 
-// A barrier, after which all threads know whether one of them has stored a mark.
-__device__ __forceinline__ bool meet([[maybe_unused]] bool marked) {
-#if SEQ_IDX
+// A barrier, after which all threads know whether one of them knows of a mark.
+__device__ __forceinline__ bool meet(bool marked) {
+#if SEQ_IDX && !FINDS_MARKS
   return __syncthreads_or(marked);
 #else
   __syncthreads();
-  return false;
+  return marked;
 #endif
 }
 
@@ -319,12 +365,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   const auto rows_at = [&](int i) { return frames - i < TILE ? frames - i : TILE; };
 
   Incoming incoming(args, place, begin);
-#if SEQ_IDX
+#if SEQ_IDX && !FINDS_MARKS
   wait_for_kernels_before();  // for the marks
 #endif
   load_tile(incoming, args, rows_at(0));
   const Owned owned(args, place);
-#if !SEQ_IDX
+#if !SEQ_IDX || FINDS_MARKS
   wait_for_kernels_before();
 #endif
   Thread thread;

@@ -26,7 +26,7 @@ impl ForwardKernels {
             Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment, properties };
         let forward = configurations.forward(plan.chunks);
         Ok(Self {
-            marks: find_marks(device, &configurations)?,
+            marks: if plan.chunks > 1 { find_marks(device, &configurations)? } else { None },
             boundaries: (plan.chunks > 1)
                 .then(|| Boundaries::of_states(device, &configurations, forward.joins))
                 .transpose()?,
@@ -49,7 +49,11 @@ pub(super) fn lay_out_forward(
     let several = passes(problem, slots) > 1;
     let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
     arguments.y_sum = sizes.sums(arguments.y, sequence, at);
-    packings(problem, plan.chunks, 1, at)
+    match plan.chunks {
+        // The kernel finds the marks by itself.
+        1 => Default::default(),
+        chunks => packings(problem, chunks, 1, at),
+    }
 }
 
 impl Device {

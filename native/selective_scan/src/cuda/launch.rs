@@ -177,8 +177,8 @@ pub(super) fn find_marks(
     device: &Device,
     configurations: &Configurations<'_>,
 ) -> Result<Option<Kernel>, Error> {
-    let marks = || device.kernel(configurations.marks(), c"scan_marks", 256);
-    configurations.problem.seq_idx.then(marks).transpose()
+    let find = |marks| device.kernel(marks, c"scan_marks", 256);
+    configurations.marks().map(find).transpose()
 }
 
 /// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
@@ -347,7 +347,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
         properties: *properties,
     };
     let mut needed = Vec::new();
-    let kernels = match pass {
+    match pass {
         Pass::Forward => {
             let plan = properties.forward(problem);
             let kernels = of(plan.layout, plan.units);
@@ -355,16 +355,17 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
             needed.push(forward);
             if plan.chunks > 1 {
                 needed.push(kernels.chunk_states());
+                needed.extend(kernels.marks());
             }
             if plan.chunks > 1 && !forward.joins {
                 needed.push(kernels.prefix(false));
             }
-            kernels
         }
         _ => {
             let plan = properties.backward(problem);
             let kernels = of(plan.layout, plan.units);
             needed.extend([kernels.backward(plan.tiles()), kernels.reduce()]);
+            needed.extend(kernels.marks());
             if plan.chunks > 1 && pass == Pass::Backward {
                 match plan.states {
                     StatesPlan::Forward(forward) => {
@@ -379,11 +380,7 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
             if plan.segments > 1 {
                 needed.extend([kernels.chunk_adjoints(), kernels.prefix(true)]);
             }
-            kernels
         }
-    };
-    if problem.seq_idx {
-        needed.push(kernels.marks());
     }
     needed
 }

@@ -910,6 +910,7 @@ impl Configurations<'_> {
         softplus: false,
         limit: false,
         seq_idx: false,
+        finds_marks: false,
         adjoints: false,
         lanes: 1,
         time_lanes: 1,
@@ -933,9 +934,9 @@ impl Configurations<'_> {
         shared_bytes: 0,
     };
 
-    /// marks.cu.
-    pub fn marks(&self) -> Configuration {
-        Self::NEUTRAL
+    /// marks.cu, where rows are packed.
+    pub fn marks(&self) -> Option<Configuration> {
+        self.problem.seq_idx.then_some(Self::NEUTRAL)
     }
 
     /// prefix.cu, over the states of chunks or over the adjoints of segments.
@@ -1038,6 +1039,7 @@ impl Configurations<'_> {
             c_constant: true,
             vector_c: 1,
             several_passes: false,
+            finds_marks: false,
             ..forward
         }
     }
@@ -1057,6 +1059,7 @@ impl Configurations<'_> {
             // rounds they come from shared memory in packs anyway.
             vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
+            finds_marks: self.problem.seq_idx && chunks == 1,
             joins: (2..=MOST_JOINED).contains(&chunks),
             several_passes: has_several_passes(self.problem, &self.layout),
             shared_bytes: forward_bytes(self.problem, &self.layout),
