@@ -35,7 +35,7 @@ struct Arguments {
   State* dinitial_state;
 
   // Carried from kernel to kernel.
-  u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP
+  u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP; none where FINDS_MARKS
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk, where there are several
   u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk; see JOINS

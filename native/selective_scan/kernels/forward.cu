@@ -7,6 +7,8 @@
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
 // zero, and the product of its decays, or ΣΔ where DECAY_BY_SUM.
 //
+// FINDS_MARKS: rows are packed and one chunk each; the block finds by itself which frames begin a sequence or are skipped.
+//
 // Two tiles lie in shared memory, the one that is walked and the next, and that after is on its way in registers: one
 // barrier a tile. Between them lies the walk: of quads.cuh, or, where channels are few, of time_lanes.cuh.
 
@@ -152,8 +154,8 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 }
 
 #if FINDS_MARKS
-// Finds the marks of a tile, as marks.cu does for rows that are cut in chunks. Every warp does, so that all know whether there
-// is one; the first stores them.
+// Finds the marks of a tile, as marks.cu does for rows that are cut in chunks, and for the backward pass. Every warp does, so
+// that all know whether there is one; the first stores them.
 __device__ __forceinline__ bool store_marks(Tile& tile, Incoming& in) {
   const int place = (int)threadIdx.x % 32;
   bool marked = false;
@@ -161,8 +163,9 @@ __device__ __forceinline__ bool store_marks(Tile& tile, Incoming& in) {
   for (int k = 0; k < MARKS_EACH; k++) {
     const int index = in.index[k], r = k * 32 + place;
     const u32 taken = __ballot_sync(ALL_LANES, index >= 0), before = taken & ((1u << place) - 1);
-    const int neighbour = __shfl_sync(ALL_LANES, index, 31 - __clz(before)), last = __shfl_sync(ALL_LANES, index, 31 - __clz(taken));
-    const int previous = before ? neighbour : in.last_index;
+    // Of the nearest before this that is not skipped, and of the last; anything where there is none.
+    const int neighbour = __shfl_sync(ALL_LANES, index, 31 - __clz(before));
+    const int last = __shfl_sync(ALL_LANES, index, 31 - __clz(taken)), previous = before ? neighbour : in.last_index;
     const u8 mark = index < 0 ? MARK_SKIP : previous >= 0 && previous != index ? MARK_RESET : 0;
     if (taken) in.last_index = last;
     if (threadIdx.x < 32 && r < TILE) tile.marks[r] = mark;

@@ -157,9 +157,13 @@ fn the_record_of_the_gpu_tests_is_of_todays_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let listed: Vec<_> = sources::SOURCES.iter().map(|(name, _)| (*name).to_owned()).collect();
     let mut found = Vec::new();
-    for directory in ["kernels", "src/cuda"] {
-        let files = std::fs::read_dir(root.join(directory)).unwrap();
-        found.extend(files.map(|file| format!("{directory}/{}", file.unwrap().file_name().display())));
+    let mut left = vec!["kernels".to_owned(), "src/cuda".to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(root.join(&directory)).unwrap().map(Result::unwrap) {
+            let name = format!("{directory}/{}", entry.file_name().display());
+            let to = if entry.file_type().unwrap().is_dir() { &mut left } else { &mut found };
+            to.push(name);
+        }
     }
     found.sort();
     assert_eq!(found, listed, "tests/gpu/sources.rs lists all sources of the backend, sorted");

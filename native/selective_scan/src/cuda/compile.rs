@@ -33,7 +33,7 @@ impl Program {
     }
 }
 
-pub(super) const HEADERS: [(&CStr, &str); 8] = [
+pub(super) const HEADERS: [(&CStr, &str); 14] = [
     (c"number.cuh", include_str!("../../kernels/number.cuh")),
     (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
     (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
@@ -42,6 +42,12 @@ pub(super) const HEADERS: [(&CStr, &str); 8] = [
     (c"quads.cuh", include_str!("../../kernels/quads.cuh")),
     (c"rounds.cuh", include_str!("../../kernels/rounds.cuh")),
     (c"time_lanes.cuh", include_str!("../../kernels/time_lanes.cuh")),
+    (c"pairs.cuh", include_str!("../../kernels/pairs.cuh")),
+    (c"frames.cuh", include_str!("../../kernels/frames.cuh")),
+    (c"states.cuh", include_str!("../../kernels/states.cuh")),
+    (c"gradients.cuh", include_str!("../../kernels/gradients.cuh")),
+    (c"adjoints.cuh", include_str!("../../kernels/adjoints.cuh")),
+    (c"parts.cuh", include_str!("../../kernels/parts.cuh")),
 ];
 
 /// What a kernel is compiled for; the macros of the same names in the sources say what each is.

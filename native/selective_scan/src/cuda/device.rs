@@ -208,14 +208,14 @@ impl Device {
         let name = name.to_owned();
         // SAFETY: modules are never unloaded.
         let function = unsafe { result::module::get_function(module, name) }.during(doing)?;
-        let kernel = self.describe(function, threads, configuration.shared_bytes).during(doing)?;
+        let kernel = self.kernel_of(function, threads, configuration.shared_bytes).during(doing)?;
         let mut known = self.kernels.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.insert(key, kernel);
         Ok(kernel)
     }
 
     /// What is to be known of a kernel to launch it. A launch may ask for all the shared memory that there is.
-    fn describe(
+    fn kernel_of(
         &self,
         function: CUfunction,
         threads: u32,

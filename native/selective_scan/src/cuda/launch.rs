@@ -18,7 +18,7 @@ use super::compile::Configuration;
 use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
-use super::policy::{Alignment, Configurations, Properties, StatesPlan, Units};
+use super::policy::{Alignment, Configurations, Properties, RESERVED_SHARED, StatesPlan, Units};
 use crate::{Error, Inputs, Problem};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -47,6 +47,9 @@ pub(super) struct Kernel {
     pub(super) waits: bool,
 }
 
+/// What shared memory of a block is at most rounded up by.
+const ROUNDING: usize = 128;
+
 impl Kernel {
     /// Shared memory of a block, with so much more that a multiprocessor has room for no more blocks than its share of these.
     fn shared_bytes_for_a_share(&self, blocks: Blocks, properties: &Properties) -> u32 {
@@ -54,8 +57,11 @@ impl Kernel {
         if self.shared_bytes == 0 || share >= self.resident {
             return self.shared_bytes;
         }
-        let too_much = (properties.shared_per_multiprocessor / (share + 1)).min(properties.shared_per_block);
-        self.shared_bytes.max(too_much as u32)
+        let all = properties.shared_per_multiprocessor;
+        let too_much = all / (share + 1);
+        // Of many blocks, what each costs beside its own would leave no room for the share itself.
+        let fits = share * (too_much + RESERVED_SHARED + ROUNDING) <= all;
+        if fits { self.shared_bytes.max(too_much as u32) } else { self.shared_bytes }
     }
 }
 

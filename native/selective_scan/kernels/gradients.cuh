@@ -1,0 +1,392 @@
+// The walk back over a tile, from which all gradients come.
+
+// Sums over a channel's lanes what each has of the frames of a span; a lane gets the sum of the frame that it owns.
+__device__ __forceinline__ Real sum_of_own_frame(const Real (&values)[SPAN], const Thread& thread) {
+  Real halves[2];
+  const bool second = thread.lane & 2, odd = thread.lane & 1;
+#pragma unroll
+  for (int f = 0; f < 2; f++) {
+    halves[f] = second ? values[f + 2] : values[f];
+    halves[f] += __shfl_xor_sync(ALL_LANES, second ? values[f] : values[f + 2], thread_bit(2));
+  }
+  Real sum = odd ? halves[1] : halves[0];
+  sum += __shfl_xor_sync(ALL_LANES, odd ? halves[0] : halves[1], thread_bit(1));
+  return sum_lanes<SPAN>(sum);
+}
+
+// Sums over the states of what becomes dx, dΔ and dz of the frames that a thread owns.
+struct OwnSums {
+  Real x[PAIR], delta[PAIR];
+#if HAS_Z
+  Real y[PAIR];
+#endif
+};
+
+// States of a lane over a span.
+typedef State SpanStates[SPAN][STATES];
+
+// Those of B or C, from a frame's row on.
+__device__ __forceinline__ void load_span(SpanStates& states, const Real* row) {
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) load_lane(states[f], row + f * (ORDERS * SLOT_WIDTH));
+}
+
+// B or C of a span, and the sums of its gradient: where it is constant, one for each channel, over time; else one for each
+// frame, over the pair.
+template <bool CONSTANT>
+struct Operand {
+  static constexpr int COUNT = CONSTANT ? PAIR : SPAN;
+  const State (&values)[COUNT][STATES];
+  State (&sums)[COUNT][STATES];
+
+  __device__ __forceinline__ State at(int p, int f, int s) const { return values[CONSTANT ? p : f][s]; }
+
+  __device__ __forceinline__ void add(int p, int f, int s, State gradient) const {
+    State& sum = sums[CONSTANT ? p : f][s];
+    sum = !CONSTANT && p == 0 ? gradient : gradient + sum;
+  }
+};
+
+// One channel of a span, walked forward from what was kept, then back.
+__device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p, const Operand<B_CONSTANT>& operand_b,
+                                             const Operand<C_CONSTANT>& operand_c, const Real* kept, const Span& delta,
+                                             const Span& x, const Span& dy, const Marks& marks, int first) {
+  State before[STATES], e[SPAN][STATES], h[SPAN][STATES];
+  load_lane(before, kept + p * 32 * LANE_WIDTH);
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      e[f][s] = decay(thread.a[p][s], delta[f]);
+      const State in = input_of(thread.a[p][s], delta[f], e[f][s], operand_b.at(p, f, s), x[f]);
+      h[f][s] = marks.reset(first + f) ? in : e[f][s] * (f > 0 ? h[f - 1][s] : before[s]) + in;
+    }
+  }
+
+#if HAS_Z
+  Real y[SPAN];
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      const Real of_y = real_part(operand_c.at(p, f, s) * h[f][s]);
+      y[f] = s > 0 ? y[f] + of_y : of_y;
+    }
+  }
+  own.y[p] = sum_of_own_frame(y, thread);
+#endif
+
+  Real to_x[SPAN], to_delta[SPAN];
+  State da[STATES];
+  load_lane(da, sums_of_da(thread) + p * 32 * LANE_WIDTH);
+#pragma unroll
+  for (int f = SPAN - 1; f >= 0; f--) {
+    const bool reset = marks.reset(first + f);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      const State a = thread.a[p][s], b = operand_b.at(p, f, s), c = operand_c.at(p, f, s);
+      const State lambda = conjugate(c) * dy[f] + thread.adjoint[p][s];
+      const State previous = f > 0 ? h[f - 1][s] : before[s];
+      operand_c.add(p, f, s, conjugate(h[f][s]) * dy[f]);
+      const State carried = conjugate(e[f][s]) * lambda;
+#if GAIN_IS_DELTA
+      // ∂a/∂A = Δa and ∂a/∂Δ = Aa share λ conj(a h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B).
+      const State through_decay = reset ? to_state(0) : carried * conjugate(previous);
+      const State of_b = lambda * x[f];
+      da[s] = through_decay * delta[f] + da[s];
+      const Real of_delta = real_part(through_decay * conjugate(a)), of_x = real_part(lambda * conjugate(b));
+#else
+      // Coefficients are had anew here: their derivatives would not find room in registers.
+      Partials partials;
+      const Coefficients k = discretize(a, delta[f], partials);
+      const State d_a = reset ? to_state(0) : lambda * conjugate(previous), d_g = lambda * conjugate(b * x[f]);
+      const State through_gain = lambda * conjugate(k.g), of_b = through_gain * x[f];
+      da[s] = d_a * conjugate(partials.a_by_a) + (d_g * conjugate(partials.g_by_a) + da[s]);
+      const Real of_delta = real_part(d_a * conjugate(partials.a_by_delta) + d_g * conjugate(partials.g_by_delta));
+      const Real of_x = real_part(through_gain * conjugate(b));
+#endif
+      operand_b.add(p, f, s, of_b);
+      to_x[f] = s > 0 ? to_x[f] + of_x : of_x;
+      to_delta[f] = s > 0 ? to_delta[f] + of_delta : of_delta;
+      thread.adjoint[p][s] = reset ? to_state(0) : carried;
+    }
+  }
+  store_lane(sums_of_da(thread) + p * 32 * LANE_WIDTH, da);
+  own.x[p] = sum_of_own_frame(to_x, thread);
+  own.delta[p] = sum_of_own_frame(to_delta, thread);
+}
+
+// What earlier passes have come to in the gradients of the frame that a thread owns: from memory, before it is wanted.
+struct Earlier {
+  Pack<Real, PAIR> x, delta, z;
+
+  __device__ __forceinline__ void load([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread,
+                                       [[maybe_unused]] i64 at, [[maybe_unused]] bool owned) {
+#if SEVERAL_PASSES
+    const bool there = owned && !args.first_pass;
+    x = Sequence::load(args.dx_sum, thread, at, there);
+    delta = Sequence::load(args.ddt_sum, thread, at, there);
+#if HAS_Z
+    z = Sequence::load(args.dz_sum, thread, at, there);
+#endif
+#endif
+  }
+};
+
+// Adds a pass to a sequence's gradient. What is to be rounded gathers in `sums` until the last; else that is `target`.
+__device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
+                                         const Thread& thread, i64 at, Real (&values)[PAIR],
+                                         [[maybe_unused]] const Pack<Real, PAIR>& earlier) {
+#if SEVERAL_PASSES
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) values[p] += earlier.real(p);
+#if ELEMENT > 1
+  if (!args.last_pass) {
+    Sequence::store(sums, thread, at, values);
+    return;
+  }
+#endif
+#endif
+  Sequence::store(target, thread, at, values);
+}
+
+// ∂Δ/∂dt. Of softplus it is 1 − e^−Δ; where Δ was limited, dt must be asked.
+__device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real delta,
+                                         [[maybe_unused]] Real dt, [[maybe_unused]] Real bias) {
+#if LIMIT
+  Real slope;
+  step_size(args, dt, bias, slope);
+  return slope;
+#elif SOFTPLUS
+  return -expm1(-delta);
+#else
+  return (Real)1;
+#endif
+}
+
+// Writes the gradients of the frame of span k that the thread owns, which lie at `at` in memory.
+__device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, [[maybe_unused]] Warp& warp,
+                                           const Arguments& args, const Thread& thread, const Earlier& earlier, bool skipped,
+                                           i64 at, int k) {
+  Real dx[PAIR], ddt[PAIR], x[PAIR], delta[PAIR];
+  get(x, thread.frames + DISTANCE(x), thread, k);
+  get(delta, thread.frames, thread, k);
+  [[maybe_unused]] Real bias[PAIR] = {0, 0};
+#if HAS_DT_BIAS
+  Real ddt_bias[PAIR];
+  load_reals(bias, warp.dt_bias[thread.pair]);
+  load_reals(ddt_bias, warp.ddt_bias[thread.place]);
+#endif
+#if HAS_D
+  Real dy[PAIR], d[PAIR], dd[PAIR];
+  load_reals(dy, warp.dy_before_gate[thread.place]);
+  load_reals(d, warp.d[thread.pair]);
+  load_reals(dd, warp.dd[thread.place]);
+#if SEVERAL_PASSES
+  const bool with_d = args.first_pass;
+#else
+  const bool with_d = true;
+#endif
+#endif
+#if HAS_Z
+  Real dz[PAIR];
+  load_reals(dz, warp.dz_by_y[thread.place]);
+#endif
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    Real to_x = sums.x[p], to_delta = sums.delta[p];
+#if GAIN_IS_DELTA
+    to_delta += x[p] * to_x;
+    to_x *= delta[p];
+#endif
+    to_delta *= slope_of(args, delta[p], dt.real(p), bias[p]);
+#if HAS_Z
+    Real y = sums.y[p] * (output_weight(args));
+#if HAS_D
+    if (with_d) y += d[p] * x[p];
+#endif
+    dz[p] = skipped ? (Real)0 : dz[p] * y;
+#endif
+#if HAS_D
+    if (with_d) {
+      to_x += d[p] * dy[p];
+      dd[p] += dy[p] * x[p];
+    }
+#endif
+    dx[p] = skipped ? (Real)0 : to_x;
+    ddt[p] = skipped ? (Real)0 : to_delta;
+#if HAS_DT_BIAS
+    ddt_bias[p] += ddt[p];
+#endif
+  }
+#if HAS_D
+  store_reals(warp.dd[thread.place], dd);
+#endif
+#if HAS_DT_BIAS
+  store_reals(warp.ddt_bias[thread.place], ddt_bias);
+#endif
+  add_pass(args, args.dx_sum, args.dx, thread, at, dx, earlier.x);
+  add_pass(args, args.ddt_sum, args.ddt, thread, at, ddt, earlier.delta);
+#if HAS_Z
+  add_pass(args, args.dz_sum, args.dz, thread, at, dz, earlier.z);
+#endif
+}
+
+#if TILE_B || TILE_C
+// What a thread keeps, and what its partner over this bit of the channel gives.
+__device__ __forceinline__ Real kept_and_given(Real keep, Real give, int bit) {
+  return keep + __shfl_xor_sync(ALL_LANES, give, 2 * bit);
+}
+__device__ __forceinline__ Complex kept_and_given(Complex keep, Complex give, int bit) {
+  return {kept_and_given(keep.re, give.re, bit), kept_and_given(keep.im, give.im, bit)};
+}
+
+// A component of a state.
+__device__ __forceinline__ Real real_of(Real state, int) { return state; }
+__device__ __forceinline__ Real real_of(Complex state, int component) { return component == 0 ? state.re : state.im; }
+
+// Sums a span's dB and dC over the channels of the warp: [b, c][frame][slot]. Each exchange halves what a thread holds: of
+// its states, where there are threads in that order, else of its frames, and when one is left, of b and c. In registers,
+// because the unit for shared memory has as much to do as the schedulers: an exchange passes through it once, and a store
+// and a load would twice.
+__device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, SpanStates (&values)[TILE_B + TILE_C]) {
+  constexpr int BOTH = TILE_B + TILE_C;
+  int states = STATES, frames = SPAN, frame = 0, step = 1, which = 0;
+#pragma unroll
+  for (int bit = CHANNELS_PER_WARP / 2; bit > 0; bit /= 2) {
+    const bool upper = thread.pair & bit;
+    if (turns(bit)) {
+      states /= 2;
+#pragma unroll
+      for (int w = 0; w < BOTH; w++) {
+#pragma unroll
+        for (int f = 0; f < frames; f++) {
+#pragma unroll
+          for (int s = 0; s < states; s++) values[w][f][s] = kept_and_given(values[w][f][s], values[w][f][s + states], bit);
+        }
+      }
+    } else if (frames > 1) {
+      // Every other frame: what is left of neighbouring ones is stored to different banks.
+      frames /= 2;
+      frame += upper ? step : 0;
+      step *= 2;
+#pragma unroll
+      for (int w = 0; w < BOTH; w++) {
+#pragma unroll
+        for (int f = 0; f < frames; f++) {
+#pragma unroll
+          for (int s = 0; s < states; s++) {
+            const State low = values[w][2 * f][s], high = values[w][2 * f + 1][s];
+            values[w][f][s] = kept_and_given(upper ? high : low, upper ? low : high, bit);
+          }
+        }
+      }
+    } else {
+      which = upper ? 1 : 0;
+#pragma unroll
+      for (int s = 0; s < states; s++) {
+        State &low = values[0][0][s], high = values[BOTH - 1][0][s];
+        low = kept_and_given(upper ? high : low, upper ? low : high, bit);
+      }
+    }
+  }
+  // Where only one of the two varies, both partners have its sums.
+  constexpr bool SPLIT = CHANNELS_PER_WARP > SPAN * ORDERS;
+  constexpr int HELD = STATES / ORDERS * COMPONENTS;
+  if (SPLIT && which >= BOTH) return;
+#pragma unroll
+  for (int w = 0; w < (SPLIT ? 1 : BOTH); w++) {
+#pragma unroll
+    for (int f = 0; f < frames; f++) {
+      const int of_c = TILE_B ? w + which : 1;
+      Real held[HELD];
+#pragma unroll
+      for (int e = 0; e < HELD; e++) held[e] = real_of(values[w][f][e / COMPONENTS], e % COMPONENTS);
+      const int slot = thread.lane * STATES + thread.order;
+      store_reals(&sums[(of_c * SPAN + frame + f * step) * SLOT_WIDTH + slot * COMPONENTS], held);
+    }
+  }
+}
+#endif
+
+// Walks a tile back.
+__device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
+                                          const FirstBack& first_span, const Marks& marks, int r0, int rows) {
+  const int spans = (rows + SPAN - 1) / SPAN;
+  const int last = r0 + (spans - 1) * SPAN + thread.lane;
+  i64 at = sequence.at(last);
+  bool owned = sequence.owns(thread, last);
+  Pair dy = first_span.dy, z = first_span.z;
+#pragma unroll 1
+  for (int k = spans - 1; k >= 0; k--) {
+    const int first = k * SPAN;
+    [[maybe_unused]] const int row = first + thread.lane;
+#if LIMIT
+    const Pair dt = Sequence::load(args.dt, thread, at, owned);
+#endif
+    if (is_owner(thread)) {
+      Real values[PAIR], by_z[PAIR];
+      own_dy(values, by_z, dy, z, marks.skip(row));
+#if HAS_D
+      store_reals(warp.dy_before_gate[thread.place], values);
+#endif
+#if HAS_Z
+      store_reals(warp.dz_by_y[thread.place], by_z);
+#endif
+      put_source(thread, args, 0, values);
+    }
+    __syncwarp();
+
+#if TILE_B || TILE_C
+    SpanStates gradients[TILE_B + TILE_C];
+#endif
+#if TILE_B
+    SpanStates b;
+    load_span(b, row_of_b(thread, first));
+    const Operand<false> operand_b{b, gradients[0]};
+#else
+    const Operand<true> operand_b{thread.b, thread.db};
+#endif
+#if TILE_C
+    SpanStates c;
+    load_span(c, row_of_c(thread, first));
+    const Operand<false> operand_c{c, gradients[TILE_B]};
+#else
+    const Operand<true> operand_c{thread.c, thread.dc};
+#endif
+    OwnSums sums;
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+      // Each channel reads its frames anew: registers for both at once would be spilled.
+      asm volatile("" ::: "memory");
+      Span delta, x, source;
+      load_span(delta, thread.frames, k, p);
+      load_inputs(x, delta, thread.frames, k, p);
+      load_span(source, thread.frames + DISTANCE(dy), 0, p);
+      walk_channel(sums, thread, p, operand_b, operand_c, thread.states + k * SPAN_REALS, delta, x, source, marks, first);
+      // Now, because the operands' loads above wait for stores, and would for these loads too. A branch around two loads, where
+      // there is z, costs registers.
+      if (p == 0 && (HAS_Z || k > 0)) {
+        const bool next = k > 0 && sequence.owns(thread, 0);  // a span that is not the last is whole
+        dy = Sequence::load(args.dy, thread, at - SPAN * sequence.stride, next);
+#if HAS_Z
+        z = Sequence::load(args.z, thread, at - SPAN * sequence.stride, next);
+#endif
+      }
+    }
+    Earlier earlier;
+    earlier.load(args, thread, at, owned);
+#if TILE_B || TILE_C
+    __syncwarp();  // all have read the states that were kept, where these sums go
+    sum_channels(warp.spans[k], thread, gradients);
+#endif
+#if LIMIT
+    if (owned) finish_own(sums, dt, warp, args, thread, earlier, marks.skip(row), at, k);
+#else
+    if (owned) finish_own(sums, Pair{}, warp, args, thread, earlier, marks.skip(row), at, k);
+#endif
+    owned = sequence.owns(thread, 0);
+    at -= SPAN * sequence.stride;
+    __syncwarp();  // all have read the source of the adjoints
+  }
+}

@@ -1,0 +1,193 @@
+// What a block of the backward pass has in shared memory, and what a thread has in registers: states of a pair of channels,
+// over spans of frames.
+
+// Frames that a thread has in registers, and channels.
+#define SPAN 4
+#define PAIR 2
+#define SPANS (PART_FRAMES / SPAN)
+// Spans from that which is walked to that which is read. Two where states or adjoints are walked alone: that takes less time
+// than a span's way from memory, and what lies in the rows of one may still be read when the next is there.
+#define AHEAD (TILES > 1 || ADJOINTS_ALONE ? 2 : 1)
+#define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
+// Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
+#define WARPS_EACH (WARPS / PARTS)
+#define PART_FRAMES (TILE / PARTS)
+// Units of a lane's reals in a frame of a span's dB or dC.
+#define UNITS (SPAN * LANES)
+// Reals of a span of all channels of a warp.
+#define FRAMES_REALS (PAIR * CHANNELS_PER_WARP * SPAN)
+#define START_REALS (PAIR * 32 * LANE_WIDTH)
+#define SUM_REALS (2 * SPAN * SLOT_WIDTH)
+#define SPAN_REALS (START_REALS > SUM_REALS ? START_REALS : SUM_REALS)
+
+static_assert(CHANNELS == WARPS_EACH * CHANNELS_EACH, "warps have equally many channels");
+static_assert(PART_FRAMES % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
+static_assert(SPANS >= AHEAD, "what is read ahead lies in the tile");
+static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
+static_assert(LANES >= SPAN, "every frame of a span has an owner");
+static_assert(STATES <= PACK, "a lane's states are neighbours");
+static_assert(ORDERS <= STATES && ORDERS <= CHANNELS_PER_WARP, "orders differ in bits of a state and of a channel");
+
+// A span of the channels of a warp.
+typedef Real Frames[PAIR][CHANNELS_PER_WARP][SPAN];
+
+// What belongs to a warp. Where lanes write what others read, __syncwarp lies between.
+struct Warp {
+  alignas(16) Frames delta[SPANS];  // first: see DISTANCE
+#if !SUMMARY
+  alignas(16) Frames x[SPANS];
+  // The states before each span, [pair][thread]; when it has been walked back, its dB and dC, [b, c][frame][slot].
+  alignas(16) Real spans[SPANS][SPAN_REALS];
+  alignas(16) Real da[START_REALS];  // a thread's sums of dA over time: the walk needs the registers
+  // Of the frame that a thread owns: the gradient of y before the gate, and what that of z is y times.
+#if HAS_D
+  alignas(16) Real dy_before_gate[32][PAIR];
+#endif
+#if HAS_Z
+  alignas(16) Real dz_by_y[32][PAIR];
+#endif
+  // The sums of dD and of the gradient of dt_bias over the frames that a thread owns.
+#if HAS_D
+  alignas(16) Real dd[32][PAIR];
+  alignas(16) Real d[CHANNELS_PER_WARP][PAIR];
+#endif
+#if HAS_DT_BIAS
+  alignas(16) Real ddt_bias[32][PAIR];
+#endif
+#if TILES > 1
+  alignas(16) Real tiles[TILES - 1 - TILES_NOT_KEPT][START_REALS];  // the states before the tiles of a chunk but the last
+#endif
+#endif
+#if PARTS > 1
+  // What the part's frames leave if they begin with zero, of states and of adjoints, and the product of their decays.
+  alignas(16) Real ends[START_REALS];
+  alignas(16) Real adjoint_ends[START_REALS];
+  alignas(16) Real products[START_REALS];
+#endif
+  alignas(16) Frames dy[SUMMARY ? SPANS : PARTS > 1 ? AHEAD : 1];  // w · scale · dy · silu(z)
+#if HAS_DT_BIAS
+  alignas(16) Real dt_bias[CHANNELS_PER_WARP][PAIR];
+#endif
+};
+
+// What a block walks. It lies in shared memory, because the walk needs the registers.
+struct Course {
+  Place place;
+  i64 row_end, segment, part;      // the rows from place.row on; the segment of each
+  i64 segment_begin, segment_end;  // scan indices
+  i64 first, end;                  // those of the piece of it
+  i64 contribution;                // the number of the block among those of a row
+  i64 ready_at;                    // where in db_parts and dc_parts the tile belongs whose sums the warps have ready
+  int ready_rows;                  // its frames; 0 for none
+};
+
+// A tile of a projection, in every order in which there are threads that hold their states (see order_of).
+struct Rows {
+  alignas(16) Real frames[TILE][ORDERS * SLOT_WIDTH];
+};
+
+struct Shared {
+  Warp warps[WARPS];
+#if TILE_B
+  Rows b;
+#endif
+#if TILE_C
+  Rows c;
+#endif
+  Course course;
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
+
+// Marks of a tile's frames, a bit each, the same in all threads of a block. Frames that are none are skipped.
+struct Marks {
+  u64 resets, skips;
+
+  // Those of the frames of a part.
+  __device__ __forceinline__ Marks of_part(int part) const {
+    const u64 own = TILE == PART_FRAMES ? ~(u64)0 : ((u64)1 << PART_FRAMES % 64) - 1;
+    return {resets >> part * PART_FRAMES & own, skips >> part * PART_FRAMES & own};
+  }
+
+  __device__ __forceinline__ bool reset(int r) const { return SEQ_IDX && (resets >> r & 1) != 0; }
+  __device__ __forceinline__ bool skip(int r) const { return SEQ_IDX && (skips >> r & 1) != 0; }
+};
+
+__device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Place& place,
+                                          [[maybe_unused]] i64 i0, [[maybe_unused]] int rows) {
+#if SEQ_IDX
+  Marks marks{0, 0};
+#pragma unroll
+  for (int first = 0; first < TILE; first += 32) {
+    const int r = first + threadIdx.x % 32;
+    const int mark = r < rows ? args.marks[place.row * args.seq + i0 + r] : MARK_SKIP;
+    marks.resets |= (u64)__ballot_sync(ALL_LANES, mark & MARK_RESET) << first;
+    marks.skips |= (u64)__ballot_sync(ALL_LANES, mark & MARK_SKIP) << first;
+  }
+  return marks;
+#else
+  return {0, 0};
+#endif
+}
+
+typedef ElementPack<PAIR> Pair;
+typedef State PairStates[PAIR][STATES];
+
+// What a thread is, and what it keeps over its block.
+struct Thread {
+  int warp, part, place, lane, pair, column;
+  int here;  // channels of the pair that there are
+  int order;
+  // Where it finds in shared memory what is its own: Δ of its pair in the first span, its states before the first span, its
+  // states of the first frame of b. Others lie at a distance from these.
+  Real *frames, *states, *rows;
+  PairStates a, adjoint;
+#if ADJOINTS_ALONE
+#if DECAY_BY_SUM
+  Real delta_sum[PAIR];  // of the frames that the lane owns
+#else
+  PairStates product;
+#endif
+#endif
+#if !SUMMARY
+#if B_CONSTANT
+  PairStates b, db;
+#endif
+#endif
+#if C_CONSTANT
+  PairStates c;
+#if !SUMMARY
+  PairStates dc;
+#endif
+#endif
+};
+
+// Reals from the Δ of a warp to another member.
+#define DISTANCE(member) ((int)((u64)&((Warp*)nullptr)->member / sizeof(Real)))
+
+// An address in shared memory that is kept as it is: the compiler would find it anew in each span.
+template <typename T>
+__device__ __forceinline__ T* fixed(T* shared) {
+  u32 address = (u32)__cvta_generic_to_shared(shared);
+  asm volatile("" : "+r"(address));
+  return static_cast<T*>(__cvta_shared_to_generic(address));
+}
+
+// State s of a lane is s ^ order of its slots, by the channel's place among those of the warp: so an exchange with the
+// channel whose order differs in a bit gives away what has that bit, and nobody has to select (sum_channels). The highest
+// bits of the place, as many as there are of the order: neighbouring threads of a lane then read the same row.
+__device__ __forceinline__ constexpr bool turns(int bit) { return bit * ORDERS >= CHANNELS_PER_WARP; }
+
+__device__ __forceinline__ int order_of(int pair) {
+  int order = 0, turned = STATES / 2;
+#pragma unroll
+  for (int bit = CHANNELS_PER_WARP / 2; bit > 0 && turns(bit); bit /= 2, turned /= 2) order |= pair & bit ? turned : 0;
+  return order;
+}
+
+// Where a lane's states lie in a row, in an order: the threads that access it together find theirs in different banks.
+__device__ __forceinline__ int place_in_row(int lane, int order) {
+  return (lane % 2 + order / ORDER_STEP * 2 + lane / 2 * (2 * ORDERS)) * LANE_WIDTH;
+}
+
+// Whether the thread owns a frame of every span.
+__device__ __forceinline__ bool is_owner([[maybe_unused]] const Thread& thread) { return LANES == SPAN || thread.lane < SPAN; }

@@ -1,0 +1,70 @@
+// A tile in parts, side by side: what each begins with.
+
+// Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
+// walks both ways from zero, and takes what the parts before and after it leave.
+__device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
+                                          PairStates& h, const First& first, const Marks& of_tile, int rows) {
+  const Marks marks = of_tile.of_part(thread.part);
+  Warp& warp = shared.warps[thread.warp];
+  const int own = thread.place * LANE_WIDTH;
+  const IncomingAdjoints incoming(args, sequence, thread, rows);
+  PairStates states, after;
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) after[p][s] = thread.adjoint[p][s];
+  }
+  clear(states);
+  walk_states<false>(warp, args, sequence, thread, states, first, marks, 0, rows);
+  begin_adjoints(thread);
+  walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
+  save(warp.ends + own, states);
+  save(warp.adjoint_ends + own, thread.adjoint);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#if DECAY_BY_SUM
+    const Real sum = sum_lanes(thread.delta_sum[p]);
+#endif
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+#if DECAY_BY_SUM
+      states[p][s] = decay(thread.a[p][s], sum);
+#else
+      states[p][s] = thread.product[p][s];
+#endif
+    }
+  }
+  save(warp.products + own, states);
+  __syncthreads();  // all parts have left theirs
+
+  PairStates product;
+  for (int part = 0; part < thread.part; part++) {
+    const bool resets = of_tile.of_part(part).resets != 0;  // then it forgets what comes to it
+    const Warp& before = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
+    restore(product, before.products + own);
+    restore(states, before.ends + own);
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+      for (int s = 0; s < STATES; s++) h[p][s] = resets ? states[p][s] : product[p][s] * h[p][s] + states[p][s];
+    }
+  }
+  for (int part = PARTS - 1; part > thread.part; part--) {
+    const bool resets = of_tile.of_part(part).resets != 0;
+    const Warp& behind = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
+    restore(product, behind.products + own);
+    restore(states, behind.adjoint_ends + own);
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+        after[p][s] = resets ? states[p][s] : conjugate(product[p][s]) * after[p][s] + states[p][s];
+      }
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) thread.adjoint[p][s] = after[p][s];
+  }
+}

@@ -1,0 +1,133 @@
+// The states of a tile once more, forward, for the backward pass.
+
+// One frame of a thread's states: g·(B·x) of a channel.
+__device__ __forceinline__ State input_of([[maybe_unused]] State a, [[maybe_unused]] Real delta, [[maybe_unused]] State decay,
+                                          State b, Real x) {
+#if GAIN_IS_DELTA
+  return b * x;
+#else
+  return gain(a, delta, decay) * (b * x);
+#endif
+}
+
+// What B is multiplied by where the gain is Δ: Δx, else x.
+__device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const Span& delta, const Real* frames, int k,
+                                            int p) {
+  load_span(inputs, frames + DISTANCE(x), k, p);
+#if GAIN_IS_DELTA
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) inputs[f] *= delta[f];
+#endif
+}
+
+// What a walk reads first: it is on its way before the walk begins.
+struct First {
+  Pair dt[AHEAD], x[AHEAD];
+
+  __device__ __forceinline__ First(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0) {
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+      const int r = r0 + k * SPAN + thread.lane;
+      const i64 at = sequence.at(r);
+      load(thread, k, args.dt + at, args.x + at, sequence.owns(thread, r));
+    }
+  }
+
+  __device__ __forceinline__ void load(const Thread& thread, int k, const Element* its_dt, const Element* its_x, bool owned) {
+    dt[k] = Sequence::load(its_dt, thread, 0, owned);
+    x[k] = Sequence::load(its_x, thread, 0, owned);
+  }
+};
+
+struct FirstBack {
+  Pair dy, z;
+
+  __device__ __forceinline__ FirstBack(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0, int rows)
+      : z{} {
+    const int r = r0 + (rows - 1) / SPAN * SPAN + thread.lane;
+    const i64 at = sequence.at(r);
+    const bool owned = sequence.owns(thread, r);
+    dy = Sequence::load(args.dy, thread, at, owned);
+#if HAS_Z
+    z = Sequence::load(args.z, thread, at, owned);
+#endif
+  }
+};
+
+// Walks the states of a span: k of its tile, whose Δ and x lie in span `at` from `frames` on, and whose B from `row` on.
+__device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, const Marks& marks, int k, const Real* frames,
+                                          int at, [[maybe_unused]] const Real* row) {
+  Span delta[PAIR], input[PAIR];
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    load_span(delta[p], frames, at, p);
+    load_inputs(input[p], delta[p], frames, at, p);
+  }
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) {
+    const bool reset = marks.reset(k * SPAN + f);
+#if TILE_B
+    State b[STATES];
+    load_lane(b, row + f * (ORDERS * SLOT_WIDTH));
+#endif
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+#if B_CONSTANT
+      const State(&b)[STATES] = thread.b[p];
+#endif
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+        const State a = thread.a[p][s], e = decay(a, delta[p][f]);
+        const State in = input_of(a, delta[p][f], e, b[s], input[p][f]);
+        h[p][s] = reset ? in : e * h[p][s] + in;
+      }
+    }
+  }
+}
+
+// Walks the states of a tile, which begins with frame r0 of the chunk, and leaves the Δ and x of its frames in the rows of
+// the warp. KEEP: keeps the states before each span, and does not walk the last; else the rows of two spans serve all.
+template <bool KEEP>
+__device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& args, const Sequence& sequence,
+                                            const Thread& thread, PairStates& h, First incoming, const Marks& marks, int r0,
+                                            int rows) {
+  const int spans = (rows + SPAN - 1) / SPAN;
+  const i64 step = SPAN * sequence.stride;
+  const i64 next = sequence.at(r0 + AHEAD * SPAN + thread.lane);
+  const Element *dt = args.dt + next, *x = args.x + next;
+  // What belongs to span k0.
+  Real *frames = thread.frames, *kept = thread.states;
+  const Real* row = row_of_b(thread, 0);
+#pragma unroll 1
+  for (int k0 = 0; k0 < spans; k0 += AHEAD) {
+#pragma unroll
+    for (int ahead = 0; ahead < AHEAD; ahead++) {
+      const int k = k0 + ahead;
+      if (k >= spans) break;
+      const int own = k * SPAN + thread.lane;
+      if (is_owner(thread)) {
+        const bool present = sequence.owns(thread, r0 + own) && !marks.skip(own);
+        Real delta[PAIR], values[PAIR];
+        own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
+#pragma unroll
+        for (int p = 0; p < PAIR; p++) values[p] = marks.skip(own) ? (Real)0 : incoming.x[ahead].real(p);
+        put(frames, thread, ahead, delta);
+        put(frames + DISTANCE(x), thread, ahead, values);
+      }
+      if constexpr (KEEP) save(kept + ahead * SPAN_REALS, h);
+      if (k + AHEAD < spans) incoming.load(thread, ahead, dt, x, sequence.owns(thread, r0 + own + AHEAD * SPAN));
+      dt += step;
+      x += step;
+      __syncwarp();
+      if (!KEEP || k + 1 < spans) {
+        walk_span(thread, h, marks, k, frames, ahead, row + ahead * (SPAN * ORDERS * SLOT_WIDTH));
+      }
+    }
+    if constexpr (KEEP) {
+      frames += AHEAD * FRAMES_REALS;
+      kept += AHEAD * SPAN_REALS;
+    }
+    row += AHEAD * (SPAN * ORDERS * SLOT_WIDTH);
+  }
+  __syncwarp();
+}

@@ -1,0 +1,488 @@
+//! The plan of the backward pass.
+
+use super::configurations::threads_wanted;
+use super::{
+    ForwardPlan, Layout, Properties, RESERVED_SHARED, Sizes, Units, blocks, decay_by_sum, has_several_passes,
+    is_constant, is_plain, states_for, unit, varying,
+};
+use crate::Problem;
+use crate::cuda::arguments::passes;
+use crate::cuda::compile::Program;
+
+/// From here on the backward pass keeps its memory under a tenth of its inputs.
+const BOUNDED_FROM: usize = 2048;
+/// Shares of the inputs that states at the boundaries of chunks take at most, and all that the backward pass keeps.
+const BOUNDARY_SHARE: f64 = 0.0595;
+const EXTRA_SHARE: f64 = 0.096;
+/// Where memory is not bounded: sums of dB and dC that stay in a cache.
+const SUMS_BYTES: usize = 48 << 20;
+
+/// Frames of a tile of the backward pass, and frames and channels that a thread of it has in registers.
+pub(super) const BACKWARD_TILE: usize = 32;
+const SPAN: usize = 4;
+pub(super) const PAIR: usize = 2;
+/// Frames up to which a row is one chunk.
+const LONGEST_ALONE: usize = 64;
+/// Parts of such a row where channels are few.
+const PARTS_OF_ROW: usize = 8;
+/// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and
+/// dC. They wait for one another: what each beyond the usual costs, as a share of the time.
+const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
+const WARP_SHARE: f64 = 0.035;
+/// Clocks that a warp with 4, 8 or 16 lanes a channel takes for a frame when it is alone, and in which it alone issues.
+const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (8, 300.0, 130.0), (16, 250.0, 80.0)];
+/// What a launch costs, in frames; the walk of the adjoints alone, and that of the states, as shares of the walk back.
+const LAUNCH_FRAMES: usize = 8;
+const ADJOINTS_SHARE: f64 = 0.15;
+const STATES_SHARE: f64 = 0.25;
+/// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
+pub(super) const WARPS_OF_ADJOINTS: usize = 24;
+const SHORTEST_OF_ADJOINTS: usize = 32;
+
+/// Registers of a multiprocessor, and of a thread at most.
+const REGISTERS: usize = 65_536;
+const MOST_REGISTERS: usize = 256;
+/// What a block walks, in its shared memory.
+const COURSE_BYTES: usize = 160;
+
+/// What finds the states at the boundaries of chunks from the inputs alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatesPlan {
+    /// The forward pass, which keeps them.
+    Forward(ForwardPlan),
+    /// Summaries of the chunks, by walks of this layout and these blocks of channels, and a scan over them.
+    Summaries(Layout, Units),
+}
+
+/// The backward pass of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackwardPlan {
+    /// The layout of its walks.
+    pub layout: Layout,
+    /// Its blocks of channels.
+    pub units: Units,
+    /// What finds the states at the boundaries of chunks from the inputs alone.
+    pub states: StatesPlan,
+    /// Frames a chunk: from one state that is kept to the next.
+    pub chunk: usize,
+    /// Chunks a row.
+    pub chunks: usize,
+    /// Frames a segment: segments are scanned side by side.
+    pub segment: usize,
+    /// Segments a row.
+    pub segments: usize,
+    /// Frames for which a block walks the adjoints alone, where there are several segments and the gradients have room for
+    /// what these add; a segment is made of whole ones.
+    pub adjoint_chunk: usize,
+    /// Frames of every segment whose sums of dB and dC have room in the workspace.
+    pub piece: usize,
+    /// Rows that a thread block walks in turn.
+    pub rows_per_block: usize,
+}
+
+impl BackwardPlan {
+    /// Tiles a chunk.
+    pub const fn tiles(&self) -> usize {
+        self.chunk / self.layout.tile
+    }
+
+    /// Blocks of channels of a row.
+    pub const fn contributions(&self, problem: &Problem) -> usize {
+        problem.dim / self.units.unit * self.units.blocks
+    }
+
+    /// Adjoint chunks a row.
+    pub const fn adjoint_chunks(&self, problem: &Problem) -> usize {
+        problem.seq.div_ceil(self.adjoint_chunk)
+    }
+
+    /// How many passes walk a piece one after the other before any walks the next: all, where the forward pass has kept the
+    /// states and what each pass carries from piece to piece is within the bound on memory; else one alone. Until the first
+    /// that walk together come to a frame, its gradients are written by nobody.
+    pub fn passes_together(&self, problem: &Problem, states_kept: bool) -> usize {
+        let passes = passes(problem, self.layout.slots());
+        let bounded = problem.seq >= BOUNDED_FROM;
+        let fit = !bounded || extra_share(problem, self, 0, passes) <= EXTRA_SHARE;
+        if states_kept && fit && !problem.bidirectional { passes } else { 1 }
+    }
+
+    /// Whether what adjoint chunks add, and their decays, may wait in the gradients of x and dt, whose addresses must be
+    /// `aligned`: all passes walk `together`, and there is room enough.
+    pub fn adjoints_wait_in_gradients(&self, problem: &Problem, together: usize, aligned: bool) -> bool {
+        together == passes(problem, self.layout.slots())
+            && has_room_in_gradients(problem, aligned)
+            && adjoints_fit(problem, &self.layout, self.adjoint_chunk)
+    }
+
+    /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then their dx
+    /// and dΔ, where they are `aligned`, are room for a piece's sums of dB and dC of the `first` passes that walk together.
+    pub fn pieces(&self, problem: &Problem, first: bool, aligned: bool) -> impl Iterator<Item = Piece> {
+        let Self { segment, chunk, layout: Layout { tile, .. }, .. } = *self;
+        let frame = problem.dim * problem.element.size();
+        let sums = self.contributions(problem) * self.layout.states_bytes(problem);
+        let room = first && has_room_in_gradients(problem, aligned);
+        let in_workspace = self.piece;
+        let mut left = segment;
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            // Whole chunks; of the last, some tiles, which each launch walks to once more.
+            let unit = if left > chunk { chunk } else { tile };
+            let units = left.div_ceil(unit);
+            let with_room = if room { units * frame / (frame + sums) } else { 0 };
+            let in_gradients = with_room * unit > in_workspace;
+            let first = if in_gradients {
+                (units - with_room) * unit
+            } else if in_workspace >= chunk {
+                units.saturating_sub(in_workspace.div_ceil(unit)) * unit
+            } else {
+                // Some tiles of the last chunk.
+                (left - 1) / chunk * chunk + (left - 1) % chunk / in_workspace * in_workspace
+            };
+            let frames = left - first;
+            left = first;
+            Some(Piece { first, frames, in_gradients })
+        })
+    }
+}
+
+/// Frames of every segment that one launch walks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// The first.
+    pub first: usize,
+    /// How many.
+    pub frames: usize,
+    /// Whether the sums of dB and dC wait in the gradients of the frames before it.
+    pub in_gradients: bool,
+}
+
+/// Bytes of the sequences that flow into the backward pass, a frame and channel.
+fn inputs(problem: &Problem) -> usize {
+    let sequences = if problem.z { 4 } else { 3 };
+    sequences * problem.element.size()
+}
+
+/// Shared memory of scan_backward, for chunks of so many tiles.
+pub(super) fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+    let lane = layout.states * problem.components();
+    let slots = layout.lanes * lane;
+    let channels = layout.channels * layout.parts / layout.warps;
+    let starts = PAIR * 32 * lane;
+    // Parts have two spans of sources, and leave one another three sets of states.
+    let (sources, ends) = if layout.parts > 1 { (2 * SPAN, 3 * starts) } else { (SPAN, 0) };
+    let part = layout.tile / layout.parts;
+    // The states before the tiles of a chunk but the last, and, of many, the first.
+    let kept = if tiles > 3 { tiles - 2 } else { tiles - 1 };
+    let frames = (2 * part + sources) * channels;
+    let spans = part / SPAN * starts.max(2 * SPAN * slots) + starts + ends;
+    let of_channels = (usize::from(problem.d) + usize::from(problem.dt_bias)) * channels;
+    let own =
+        (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
+    let warp = frames + spans + own + of_channels + kept * starts;
+    let projections = varying(problem) * layout.tile * layout.orders * slots;
+    (layout.warps * warp + projections) * Sizes::of(problem).real + COURSE_BYTES
+}
+
+/// Shared memory of scan_summary.
+pub(super) fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
+    let width = if is_constant(problem.c) { 0 } else { layout.slots() * problem.components() };
+    let bias = if problem.dt_bias { layout.channels } else { 0 };
+    (layout.tile * (2 * layout.channels + width) + bias) * Sizes::of(problem).real + COURSE_BYTES
+}
+
+impl Properties {
+    /// Blocks of the backward pass that a multiprocessor has at a time.
+    fn resident(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+        let shared = backward_bytes(problem, layout, tiles) + RESERVED_SHARED;
+        let wanted = threads_wanted(problem, layout, Program::Backward) / 32;
+        let registers = (wanted / layout.warps * layout.warps).max(REGISTERS / MOST_REGISTERS / 32);
+        (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1)
+    }
+
+    /// The layout of a row that is one chunk in parts, with the channels of one warp a block: for few blocks, each alone on its
+    /// multiprocessor, whose walk takes as long as its chain of operations. Each leaves sums of dB and dC to be reduced, which
+    /// with more blocks takes the time that parts save.
+    fn row_in_parts(&self, problem: &Problem, layout: Layout) -> Option<Layout> {
+        let tile = problem.seq.next_power_of_two();
+        let parts = PARTS_OF_ROW.min(tile / (2 * SPAN));
+        let layout = Layout { parts, tile, warps: parts, ..layout };
+        let fits = parts > 1
+            && problem.seq <= LONGEST_ALONE
+            && varying(problem) == 2
+            && problem.batch * blocks(problem, &layout) * 2 <= self.multiprocessors
+            && backward_bytes(problem, &layout, 1) <= self.shared_per_block;
+        fits.then_some(layout)
+    }
+
+    /// Orders in which channels hold the states of a lane: as many as there can be, if the rows of b and c in each of them leave
+    /// room for as many blocks.
+    fn orders(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+        let resident = |orders: usize| self.resident(problem, &Layout { orders, ..*layout }, tiles);
+        let fits = |orders: usize| {
+            let bytes = backward_bytes(problem, &Layout { orders, ..*layout }, tiles);
+            bytes <= self.shared_per_block && resident(orders) == resident(1)
+        };
+        let most = layout.states.min(32 / layout.lanes);
+        [4, 2].into_iter().find(|&orders| orders <= most && fits(orders)).unwrap_or(1)
+    }
+
+    /// Plans the backward pass: the layout, and the segments that are scanned side by side, which take the least time.
+    ///
+    /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
+    /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
+    pub fn backward(&self, problem: &Problem) -> BackwardPlan {
+        let bounded = problem.seq >= BOUNDED_FROM;
+        let lanes: &[usize] = if is_plain(problem) { &[4, 8, 16] } else { &[8] };
+        let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
+        let chunk = chunk_frames(problem, lanes[0]);
+
+        // First what exceeds the bound on memory, then the time.
+        let mut best: Option<((f64, f64), BackwardPlan)> = None;
+        for &lanes in lanes {
+            let states = backward_states(problem, lanes);
+            let each = 32 / lanes * PAIR;
+            for &warps in warps {
+                let warps = warps.min(unit(problem).div_ceil(each));
+                let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
+                let mut layout = Layout {
+                    lanes,
+                    time_lanes: 1,
+                    states,
+                    rounds: 1,
+                    orders: 1,
+                    parts: 1,
+                    channels: warps * each,
+                    warps,
+                    tile,
+                };
+                if problem.seq > tile && problem.seq <= LONGEST_ALONE {
+                    // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
+                    let whole = Layout { tile: problem.seq.next_multiple_of(SPAN), ..layout };
+                    let running = self.multiprocessors * self.resident(problem, &whole, 1);
+                    if backward_bytes(problem, &whole, 1) <= self.shared_per_block
+                        && problem.batch * blocks(problem, &whole) <= running
+                    {
+                        layout = whole;
+                    }
+                }
+                if let Some(in_parts) = self.row_in_parts(problem, Layout { channels: each, ..layout }) {
+                    layout = in_parts;
+                }
+                while backward_bytes(problem, &layout, chunk / layout.tile) > self.shared_per_block
+                    && layout.warps > 1
+                {
+                    layout.warps -= 1;
+                    layout.channels -= each;
+                }
+                layout.orders = self.orders(problem, &layout, chunk / layout.tile);
+                let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
+                let (of_summaries, units) = self.forward_layout(&own, chunk, false);
+                let states = StatesPlan::Summaries(of_summaries, units);
+                for segments in 1..=self.most_segments(problem, &layout, chunk) {
+                    let plan = self.deal(problem, layout, states, chunk, segments);
+                    let excess = if bounded {
+                        (extra_share(problem, &plan, plan.chunks, 1) - EXTRA_SHARE).max(0.0)
+                    } else {
+                        0.0
+                    };
+                    let cost = (excess, self.clocks(problem, &plan));
+                    if best.is_none_or(|(least, _)| cost < least) {
+                        best = Some((cost, plan));
+                    }
+                }
+            }
+        }
+        let (_, plan) = best.expect("there is a layout, and a segment");
+        let forward = self.forward_for_states(problem, &plan);
+        BackwardPlan { states: forward.map_or(plan.states, StatesPlan::Forward), ..plan }
+    }
+
+    /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
+    /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
+    fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<ForwardPlan> {
+        let forward = self.forward_keeping(problem, plan.chunk);
+        let one_pass =
+            [plan.layout, forward.layout].iter().all(|layout| !has_several_passes(problem, layout));
+        let short = plan.chunks > 1 && problem.seq < BOUNDED_FROM && forward.chunks == 1;
+        (short && one_pass).then_some(forward)
+    }
+
+    /// Segments beyond which a device is full.
+    fn most_segments(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
+        let blocks = problem.batch * blocks(problem, layout);
+        let full = self.multiprocessors * self.resident(problem, layout, chunk / layout.tile);
+        (2 * full).div_ceil(blocks).min(problem.seq.div_ceil(chunk))
+    }
+
+    /// About how many clocks a plan takes.
+    fn clocks(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
+        let blocks =
+            problem.batch.div_ceil(plan.rows_per_block) * blocks(problem, &plan.layout) * plan.segments;
+        let resident = self.resident(problem, &plan.layout, plan.tiles());
+        let &(_, latency, issue) = FRAME_CLOCKS
+            .iter()
+            .find(|&&(lanes, ..)| lanes == plan.layout.lanes)
+            .expect("lanes that were measured");
+        // A frame of so many blocks side by side, whose warps share four schedulers.
+        let frame = |blocks: usize| match blocks {
+            0 => 0.0,
+            _ => latency + issue * (blocks * plan.layout.warps) as f64 / 4.0,
+        };
+        let full = resident * self.multiprocessors;
+        let all =
+            (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
+        let one_pass = !has_several_passes(problem, &plan.layout);
+        let pieces = plan.pieces(problem, one_pass, true).map(|piece| {
+            let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
+            (piece.frames + LAUNCH_FRAMES) as f64 + within_chunk
+        });
+        // Parts walk both ways once more, which is short.
+        let of_parts = if plan.layout.parts > 1 { 1.5 / plan.layout.parts as f64 } else { 1.0 };
+        let walk = pieces.sum::<f64>() * plan.rows_per_block as f64 * of_parts;
+        let adjoints = match plan.segments {
+            1 => 0.0,
+            segments => {
+                let share = ADJOINTS_SHARE * (segments - 1) as f64 / segments as f64;
+                share * plan.segment as f64 + 2.0 * LAUNCH_FRAMES as f64
+            }
+        };
+        let waiting = WARP_SHARE * plan.layout.warps.saturating_sub(BACKWARD_WARPS[0]) as f64;
+        all * (walk + adjoints) * (1.0 + waiting)
+    }
+
+    /// Frames of a segment, or of a part of it, for which a block walks the adjoints alone.
+    fn adjoint_chunk(&self, problem: &Problem, layout: &Layout, segment: usize, segments: usize) -> usize {
+        if segments == 1 {
+            return segment;
+        }
+        // Those of the first segment are not asked for.
+        let warps = problem.batch * blocks(problem, layout) * layout.warps * (segments - 1);
+        let wanted = (WARPS_OF_ADJOINTS * self.multiprocessors).div_ceil(warps);
+        let whole = |&parts: &usize| {
+            let frames = segment / parts;
+            segment.is_multiple_of(parts * SPAN)
+                && frames >= SHORTEST_OF_ADJOINTS
+                && adjoints_fit(problem, layout, frames)
+        };
+        segment / (1..=wanted).rev().find(whole).unwrap_or(1)
+    }
+
+    /// Deals chunks to segments and launches.
+    fn deal(
+        &self,
+        problem: &Problem,
+        layout: Layout,
+        states: StatesPlan,
+        chunk: usize,
+        segments: usize,
+    ) -> BackwardPlan {
+        let unit = unit(problem);
+        let all_blocks = blocks(problem, &layout);
+        let chunks = problem.seq.div_ceil(chunk);
+        let per_segment = chunks.div_ceil(segments);
+        let segments = chunks.div_ceil(per_segment);
+
+        // Frames of every segment whose sums have room: whole chunks, or, if it is less than one, whole tiles of a chunk, which
+        // each launch walks to once more.
+        let room = match problem.seq >= BOUNDED_FROM {
+            true => {
+                let all = inputs(problem) * problem.batch * problem.seq * problem.dim;
+                let kept =
+                    boundary_bytes(problem, &layout, chunks) + segments * segment_bytes(problem, &layout);
+                ((EXTRA_SHARE * all as f64) as usize).saturating_sub(kept)
+            }
+            false => SUMS_BYTES,
+        };
+        let sums = sums_of_frame(problem, &layout).max(1);
+        let frames = room / sums / segments;
+        let pieces = per_segment.div_ceil((frames / chunk).max(1));
+        let piece = match frames / layout.tile * layout.tile {
+            tiles if tiles < chunk => tiles.max(layout.tile),
+            _ => per_segment.div_ceil(pieces) * chunk,
+        };
+
+        let rows_per_block = match segments * pieces {
+            1 if piece >= chunk => {
+                (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch)
+            }
+            _ => 1,
+        };
+        let segment = (per_segment * chunk).min(problem.seq);
+        BackwardPlan {
+            layout,
+            units: Units { unit, blocks: unit.div_ceil(layout.channels) },
+            states,
+            chunk,
+            chunks,
+            segment,
+            segments,
+            adjoint_chunk: self.adjoint_chunk(problem, &layout, segment, segments),
+            piece: piece.min(problem.seq),
+            rows_per_block,
+        }
+    }
+}
+
+/// What the backward pass keeps, as a share of what flows into it: the states at the boundaries of so many chunks, what so many
+/// passes carry, and sums of dB and dC.
+fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: usize) -> f64 {
+    let edges = problem.batch * plan.segments * problem.dim;
+    let extra = boundary_bytes(problem, &plan.layout, chunks)
+        + plan.segments * segment_bytes(problem, &plan.layout)
+        + (passes - 1) * edges * plan.layout.states_bytes(problem)
+        + plan.piece * plan.segments * sums_of_frame(problem, &plan.layout);
+    extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
+}
+
+/// States a thread of the backward pass.
+fn backward_states(problem: &Problem, lanes: usize) -> usize {
+    let words = Sizes::of(problem).words;
+    let most = (16 / lanes).min(4 / words).max(1);
+    states_for(problem.state, lanes, words).min(most)
+}
+
+/// Frames from one state that is kept to the next, for layouts of so many lanes or more: the same for any batch and dim.
+fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
+    if problem.seq <= LONGEST_ALONE {
+        return problem.seq.next_power_of_two().max(2 * SPAN);
+    }
+    if problem.seq < BOUNDED_FROM {
+        return BACKWARD_TILE;
+    }
+    let sizes = Sizes::of(problem);
+    let boundary = lanes * backward_states(problem, lanes) * sizes.words * 4;
+    let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
+    let shortest = (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64);
+    (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
+}
+
+/// Whether what is wanted until the gradients of x and dt are written may lie in them.
+fn has_room_in_gradients(problem: &Problem, aligned: bool) -> bool {
+    aligned && (problem.dim * problem.element.size()).is_multiple_of(16)
+}
+
+/// Whether what adjoint chunks of so many frames add to a channel fits where its row's gradient will be. The last chunk, which
+/// may be short, needs as much as any.
+fn adjoints_fit(problem: &Problem, layout: &Layout, frames: usize) -> bool {
+    problem.seq.div_ceil(frames) * layout.states_bytes(problem) <= problem.seq * problem.element.size()
+}
+
+/// Bytes of the sums of dB and dC over each block's channels, of a frame of all rows.
+fn sums_of_frame(problem: &Problem, layout: &Layout) -> usize {
+    varying(problem) * problem.batch * blocks(problem, layout) * layout.states_bytes(problem)
+}
+
+/// Bytes of the states at the boundaries of chunks, and of the decays between them.
+fn boundary_bytes(problem: &Problem, layout: &Layout, chunks: usize) -> usize {
+    let states = layout.states_bytes(problem);
+    let decay = if decay_by_sum(problem) { Sizes::of(problem).real } else { states };
+    if chunks > 1 { problem.batch * chunks * problem.dim * (states + decay) } else { 0 }
+}
+
+/// Bytes of what a segment of every row carries and sums over time.
+fn segment_bytes(problem: &Problem, layout: &Layout) -> usize {
+    let sets = 2 + (2 - varying(problem));
+    problem.batch * problem.dim * (sets * layout.states_bytes(problem) + 2 * Sizes::of(problem).real)
+}

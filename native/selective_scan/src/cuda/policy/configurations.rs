@@ -1,0 +1,269 @@
+//! What the kernels of a plan are compiled for.
+
+use super::backward::{BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, summary_bytes};
+use super::forward::{CHANNELS_FOR_TIME_LANES, forward_bytes};
+use super::{
+    Alignment, Layout, Properties, RESERVED_SHARED, Sizes, has_several_passes, is_constant, is_heavy,
+    is_plain,
+};
+use crate::cuda::compile::{Configuration, Program};
+use crate::{Coefficients, ElementType, Method, Problem};
+
+/// Chunks up to which every block joins those before its own, without a launch for that.
+const MOST_JOINED: usize = 16;
+
+/// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
+/// memory allows where that spills nothing.
+pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
+    let heavy = is_heavy(problem);
+    match program {
+        Program::Backward if layout.parts > 1 => layout.warps * 32,
+        // Rows in one tile: their shared memory leaves no room for more.
+        Program::Backward if layout.tile > BACKWARD_TILE => 256,
+        Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
+        Program::Backward => 384,
+        // A multiprocessor has no more channels than these.
+        _ if layout.time_lanes > 1 => CHANNELS_FOR_TIME_LANES * 32,
+        _ if Sizes::of(problem).words > 1 => 0,
+        _ if heavy && layout.lanes < 4 => 256,
+        _ if layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
+        _ if problem.seq_idx && (problem.d || problem.z || problem.dt_bias || !is_plain(problem)) => 384,
+        _ if problem.z && (layout.lanes > 4 || !is_plain(problem) || has_several_passes(problem, layout)) => {
+            384
+        }
+        _ => 512,
+    }
+}
+
+/// The widest access, in elements, that the facts allow.
+fn vector(size: usize, alignment: usize, divides: &[usize]) -> usize {
+    let fits = |count: usize| {
+        (count * size <= 16 && alignment.is_multiple_of(count * size))
+            && divides.iter().all(|width| width.is_multiple_of(count))
+    };
+    [8, 4, 2].into_iter().find(|&count| fits(count)).unwrap_or(1)
+}
+
+/// What the kernels of a plan are compiled for; what a kernel does not depend on is left at one value, so that
+/// problems share kernels.
+pub struct Configurations<'a> {
+    /// The problem.
+    pub problem: &'a Problem,
+    /// The layout of the plan.
+    pub layout: Layout,
+    /// Channels that share b and c.
+    pub unit: usize,
+    /// How the operands lie in memory.
+    pub alignment: Alignment,
+    /// The device.
+    pub properties: Properties,
+}
+
+impl Configurations<'_> {
+    const NEUTRAL: Configuration = Configuration {
+        program: Program::Marks,
+        element: ElementType::F32,
+        complex: false,
+        method: Method::Zoh,
+        coefficients: Coefficients::Exact,
+        b_constant: false,
+        c_constant: false,
+        has_d: false,
+        has_z: false,
+        has_dt_bias: false,
+        softplus: false,
+        limit: false,
+        seq_idx: false,
+        finds_marks: false,
+        adjoints: false,
+        lanes: 1,
+        time_lanes: 1,
+        states: 1,
+        rounds: 1,
+        orders: 1,
+        parts: 1,
+        channels: 32,
+        warps: 1,
+        tile: 1,
+        tiles: 1,
+        vector: 1,
+        vector_b: 1,
+        vector_c: 1,
+        vector_states: 1,
+        summary: false,
+        pipelined: false,
+        joins: false,
+        several_passes: false,
+        min_blocks: 1,
+        shared_bytes: 0,
+    };
+
+    /// marks.cu, where rows are packed.
+    pub fn marks(&self) -> Option<Configuration> {
+        self.problem.seq_idx.then_some(Self::NEUTRAL)
+    }
+
+    /// prefix.cu, over the states of chunks or over the adjoints of segments.
+    pub fn prefix(&self, adjoints: bool) -> Configuration {
+        Configuration {
+            program: Program::Prefix,
+            element: self.problem.element.state_type(),
+            complex: self.problem.complex,
+            method: match self.problem.method {
+                Method::Bilinear => Method::Bilinear,
+                _ => Method::Zoh,
+            },
+            seq_idx: self.problem.seq_idx,
+            adjoints,
+            lanes: self.layout.lanes,
+            states: self.layout.states * self.layout.rounds,
+            ..Self::NEUTRAL
+        }
+    }
+
+    /// reduce.cu.
+    pub fn reduce(&self) -> Configuration {
+        let width = self.layout.slots() * self.problem.components();
+        Configuration {
+            program: Program::Reduce,
+            element: self.problem.element,
+            complex: self.problem.complex,
+            lanes: self.layout.lanes,
+            states: self.layout.states,
+            vector: vector(Sizes::of(self.problem).real, 16, &[width]),
+            ..Self::NEUTRAL
+        }
+    }
+
+    /// What the kernels that walk over frames have in common.
+    fn walking(&self, program: Program) -> Configuration {
+        let p = self.problem;
+        let size = p.element.size();
+        let width = self.layout.slots() * p.components();
+        let row = p.state * p.components();
+        let threads = self.layout.warps * 32;
+        // All threads bring a tile, if they can: accesses of a few would be wider, and want registers of all.
+        let each = (self.layout.tile * width / threads).max(1);
+        let projection = |constant, alignment| match constant {
+            true => 1,
+            false => vector(size, alignment, &[width, row]).min(1 << each.ilog2()),
+        };
+        Configuration {
+            program,
+            element: p.element,
+            complex: p.complex,
+            method: p.method,
+            coefficients: p.coefficients,
+            b_constant: is_constant(p.b),
+            c_constant: is_constant(p.c),
+            has_dt_bias: p.dt_bias,
+            softplus: p.dt_softplus,
+            limit: p.dt_limit.is_some(),
+            seq_idx: p.seq_idx,
+            has_z: p.z,
+            lanes: self.layout.lanes,
+            time_lanes: self.layout.time_lanes,
+            states: self.layout.states,
+            rounds: self.layout.rounds,
+            orders: self.layout.orders,
+            parts: self.layout.parts,
+            channels: self.layout.channels,
+            warps: self.layout.warps,
+            tile: self.layout.tile,
+            vector: vector(size, self.alignment.sequences, &[self.layout.channels, self.unit]),
+            min_blocks: (threads_wanted(p, &self.layout, program) / threads).max(1),
+            vector_b: projection(is_constant(p.b), self.alignment.b),
+            vector_c: projection(is_constant(p.c), self.alignment.c),
+            ..Self::NEUTRAL
+        }
+    }
+
+    /// The same with registers for no more blocks than shared memory has room for.
+    fn that_fit(&self, configuration: Configuration) -> Configuration {
+        let room = self.properties.shared_per_multiprocessor / (configuration.shared_bytes + RESERVED_SHARED);
+        Configuration { min_blocks: configuration.min_blocks.min(room).max(1), ..configuration }
+    }
+
+    /// States of a row that are accessed at once.
+    fn vector_states(&self, orders: usize) -> usize {
+        let size = Sizes::of(self.problem).real * self.problem.components();
+        vector(size, self.alignment.states, &[self.layout.states / orders, self.problem.state])
+    }
+
+    /// forward.cu, where it finds what its chunks come to.
+    pub fn chunk_states(&self) -> Configuration {
+        let forward = self.forward(1);
+        // Wider accesses of 16-bit elements, with what dt_bias needs, want registers that there are not.
+        let most = if self.problem.dt_bias && self.problem.element.size() == 2 { 2 } else { forward.vector };
+        Configuration {
+            summary: true,
+            vector: forward.vector.min(most),
+            has_d: false,
+            has_z: false,
+            c_constant: true,
+            vector_c: 1,
+            several_passes: false,
+            finds_marks: false,
+            ..forward
+        }
+    }
+
+    /// forward.cu, for so many chunks.
+    pub fn forward(&self, chunks: usize) -> Configuration {
+        let walking = self.walking(Program::Forward);
+        // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
+        // over time there are too few elements for that: every thread has a unit.
+        let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
+        let elements = tile * channels / (warps * 32);
+        let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
+        self.that_fit(Configuration {
+            has_d: self.problem.d,
+            vector,
+            // States in neighbouring registers would meet in their banks all through the walk of many frames; of several
+            // rounds they come from shared memory in packs anyway.
+            vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
+            pipelined: !is_heavy(self.problem),
+            finds_marks: self.problem.seq_idx && chunks == 1,
+            joins: (2..=MOST_JOINED).contains(&chunks),
+            several_passes: has_several_passes(self.problem, &self.layout),
+            shared_bytes: forward_bytes(self.problem, &self.layout),
+            ..walking
+        })
+    }
+
+    /// What backward.cu is compiled for in either use.
+    fn walking_back(&self) -> Configuration {
+        let walking = self.walking(Program::Backward);
+        Configuration {
+            vector: walking.vector.min(PAIR),
+            vector_states: self.vector_states(self.layout.orders),
+            several_passes: has_several_passes(self.problem, &self.layout),
+            ..walking
+        }
+    }
+
+    /// backward.cu, where it finds what adjoint chunks add to the gradients before them.
+    pub fn chunk_adjoints(&self) -> Configuration {
+        let warps = WARPS_OF_ADJOINTS / Sizes::of(self.problem).words;
+        self.that_fit(Configuration {
+            summary: true,
+            b_constant: true,
+            vector_b: 1,
+            orders: 1,
+            vector_states: self.vector_states(1),
+            min_blocks: (warps / self.layout.warps).max(1),
+            shared_bytes: summary_bytes(self.problem, &self.layout),
+            ..self.walking_back()
+        })
+    }
+
+    /// backward.cu, for chunks of so many tiles.
+    pub fn backward(&self, tiles: usize) -> Configuration {
+        self.that_fit(Configuration {
+            has_d: self.problem.d,
+            tiles,
+            shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
+            ..self.walking_back()
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! The plan of the forward pass.
+
+use super::configurations::threads_wanted;
+use super::{
+    Layout, Properties, RESERVED_SHARED, Sizes, Units, blocks, decay_by_sum, is_constant, is_heavy,
+    states_for, unit, varying,
+};
+use crate::Problem;
+use crate::cuda::compile::Program;
+
+/// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
+/// of states a channel beside them, frames of a tile, and the warps that a block has, a channel each: usually, and where
+/// they need more registers. Measured on an H200 (bench/NOTES.md), as is what follows.
+pub(super) const CHANNELS_FOR_TIME_LANES: usize = 8;
+const ROWS_FOR_TIME_LANES: std::ops::RangeInclusive<usize> = 33..=64;
+const LANES_BESIDE_TIME_LANES: usize = 4;
+const TILE_OF_TIME_LANES: usize = 64;
+const WARPS_OF_TIME_LANES: [usize; 2] = [8, 4];
+/// States of a round of the forward pass, and rounds of a pass: more would leave shared memory for too few blocks.
+const SLOTS_OF_ROUND: usize = 16;
+const MOST_ROUNDS: usize = 4;
+/// Blocks of several rounds that a multiprocessor should have room for.
+const BLOCKS_OF_ROUNDS: usize = 3;
+/// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
+const WARPS_WITH_4_LANES: usize = 6;
+/// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then as many as the device runs
+/// at a time, or so many times that.
+const WARPS_TO_CUT: f64 = 3.2;
+const MOST_WAVES: usize = 3;
+/// Frames of a chunk, at least, before they are made whole tiles.
+const SHORTEST_CHUNK: usize = 80;
+/// Sequences shorter than this are not cut for the sake of parallelism.
+const SHORTEST_TO_CUT: usize = 192;
+/// The place of a block, in its shared memory.
+const PLACE_BYTES: usize = 64;
+
+/// The forward pass of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForwardPlan {
+    /// The layout of all its kernels.
+    pub layout: Layout,
+    /// Its blocks of channels.
+    pub units: Units,
+    /// Frames a chunk.
+    pub chunk: usize,
+    /// Chunks a row.
+    pub chunks: usize,
+    /// Frames from one state to the next that is kept for the backward pass.
+    pub checkpoint_interval: usize,
+}
+
+/// Frames of a row of rows.cuh: an odd number of 16 bytes.
+fn pitch(tile: usize, real: usize) -> usize {
+    let per_16_bytes = 16 / real;
+    if (tile / per_16_bytes) % 2 == 1 { tile } else { tile + per_16_bytes }
+}
+
+/// Shared memory of forward.cu.
+pub(super) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
+    let real = Sizes::of(problem).real;
+    let projections = [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection));
+    let width = layout.slots() * problem.components();
+    let projection = match layout.time_lanes {
+        1 => width * pitch(layout.tile, real) * real,
+        lanes => layout.tile * width * real + lanes * 2 * 16,
+    };
+    let marks = if problem.seq_idx { layout.tile.next_multiple_of(16) } else { 0 };
+    let sequences = 2 * layout.channels * pitch(layout.tile, real) * real;
+    // What a thread has of each of several rounds: states and rates, products of decays, constant projections.
+    let parked = match layout.rounds {
+        1 => 0,
+        rounds => {
+            let kept = 2 + usize::from(!decay_by_sum(problem)) + 2 - varying(problem);
+            kept * rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4
+        }
+    };
+    2 * (sequences + projections.count() * projection + marks) + parked + PLACE_BYTES
+}
+
+/// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
+/// kept.
+fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize {
+    let mut tile = most.min(seq.next_power_of_two()).max(lanes).max(8);
+    while interval < seq && !interval.is_multiple_of(tile) {
+        tile /= 2;
+    }
+    tile
+}
+
+impl Properties {
+    /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
+    /// as many rounds as shared memory has room for.
+    pub(super) fn forward_layout(&self, problem: &Problem, interval: usize, fewest: bool) -> (Layout, Units) {
+        let layouts = (1..=MOST_ROUNDS).rev();
+        let mut layouts = layouts.map(|rounds| self.layout_of_rounds(problem, interval, fewest, rounds));
+        let fits = |(layout, _): &(Layout, Units)| forward_bytes(problem, layout) <= self.shared_per_block;
+        layouts.find(fits).unwrap_or_else(|| self.layout_of_rounds(problem, interval, fewest, 1))
+    }
+
+    /// The same, in up to `most_rounds` rounds.
+    fn layout_of_rounds(
+        &self,
+        problem: &Problem,
+        interval: usize,
+        fewest: bool,
+        most_rounds: usize,
+    ) -> (Layout, Units) {
+        let words = Sizes::of(problem).words;
+        let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
+        let passes = rounds.div_ceil(most_rounds);
+        let rounds = rounds.div_ceil(passes);
+        let count = problem.state.div_ceil(passes * rounds);
+        let unit = unit(problem);
+        let channels = problem.batch * problem.dim;
+
+        // As few lanes as leave a thread four words of states, then more until there are enough warps.
+        let mut lanes = 1;
+        while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
+            lanes *= 2;
+        }
+        while !fewest
+            && lanes < 8
+            && channels * lanes / 32 < WARPS_WITH_4_LANES * self.multiprocessors
+            && lanes * 2 * states_for(count, lanes * 2, words) <= lanes * states_for(count, lanes, words)
+        {
+            lanes *= 2;
+        }
+
+        let channels_per_block = if lanes <= 4 { 32 } else { 128 / lanes };
+        let channels_per_block = channels_per_block.min(unit.next_power_of_two()).max(32 / lanes);
+        let mut layout = Layout {
+            lanes,
+            time_lanes: 1,
+            states: states_for(count, lanes, words),
+            rounds,
+            orders: 1,
+            parts: 1,
+            channels: channels_per_block,
+            warps: lanes * channels_per_block / 32,
+            tile: 0,
+        };
+        let several = self.shared_per_multiprocessor / BLOCKS_OF_ROUNDS - RESERVED_SHARED;
+        let room = if rounds > 1 { several.max(48 << 10) } else { 48 << 10 }.min(self.shared_per_block);
+        let mut most = if lanes == 8 { 64 } else { 32 };
+        loop {
+            layout.tile = forward_tile(problem.seq, interval, lanes, most);
+            if forward_bytes(problem, &layout) <= room || most <= lanes.max(8) {
+                break;
+            }
+            most /= 2;
+        }
+        (layout, Units { unit, blocks: unit.div_ceil(layout.channels) })
+    }
+
+    /// The layout of a forward scan with lanes over time: for few and short rows, each of which is one tile. In longer ones
+    /// the unit for shared memory would bind: a warp reads all of b and c for one channel.
+    fn time_lanes(&self, problem: &Problem) -> Option<(Layout, Units)> {
+        let lanes = LANES_BESIDE_TIME_LANES;
+        let states = states_for(problem.state, lanes, 1);
+        if Sizes::of(problem).words > 1
+            || states > 4
+            || !ROWS_FOR_TIME_LANES.contains(&problem.seq)
+            || problem.batch * problem.dim > CHANNELS_FOR_TIME_LANES * self.multiprocessors
+        {
+            return None;
+        }
+        let warps = WARPS_OF_TIME_LANES[usize::from(is_heavy(problem))];
+        let layout = Layout {
+            lanes,
+            time_lanes: 32 / lanes,
+            states,
+            rounds: 1,
+            orders: 1,
+            parts: 1,
+            channels: warps,
+            warps,
+            tile: TILE_OF_TIME_LANES,
+        };
+        let unit = unit(problem);
+        Some((layout, Units { unit, blocks: unit.div_ceil(warps) }))
+    }
+
+    /// Plans the forward pass.
+    pub fn forward(&self, problem: &Problem) -> ForwardPlan {
+        self.forward_keeping(problem, self.backward(problem).chunk)
+    }
+
+    /// Plans a forward pass that can keep states every `interval` frames.
+    pub(super) fn forward_keeping(&self, problem: &Problem, interval: usize) -> ForwardPlan {
+        if let Some((layout, units)) = self.time_lanes(problem) {
+            return ForwardPlan {
+                layout,
+                units,
+                chunk: problem.seq,
+                chunks: 1,
+                checkpoint_interval: interval,
+            };
+        }
+        let (mut layout, mut units) = self.forward_layout(problem, interval, false);
+        let warps = |layout: &Layout| {
+            (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64
+        };
+        let mut chunk = problem.seq;
+        if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
+            // Chunks are warps enough: more lanes would only cost more operations.
+            let cut = self.forward_layout(problem, interval, true);
+            let blocks = problem.batch * blocks(problem, &cut.0);
+            let running = threads_wanted(problem, &cut.0, Program::Forward) / (32 * cut.0.warps);
+            let wave = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;
+            let longest = problem.seq / SHORTEST_CHUNK;
+            let whole = (1..=MOST_WAVES).rev().map(wave).find(|chunks| (2..=longest).contains(chunks));
+            let chunks = whole.unwrap_or(longest);
+            if chunks > 1 {
+                (layout, units) = cut;
+                chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
+            }
+        }
+        ForwardPlan {
+            layout,
+            units,
+            chunk,
+            chunks: problem.seq.div_ceil(chunk),
+            checkpoint_interval: interval,
+        }
+    }
+}

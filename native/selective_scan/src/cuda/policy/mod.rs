@@ -1,0 +1,166 @@
+//! The choice of lanes, channels, tiles and chunks, from the problem and the device's own properties: what a pass is planned
+//! with, here; then the plans, and what the kernels are compiled for.
+
+mod backward;
+mod configurations;
+mod forward;
+
+use super::arguments::passes;
+use crate::{Method, Problem, Projection};
+
+pub use backward::{BackwardPlan, Piece, StatesPlan};
+pub use configurations::Configurations;
+pub use forward::ForwardPlan;
+
+/// Shared memory that a block costs beside its own.
+pub(super) const RESERVED_SHARED: usize = 1 << 10;
+
+/// What the choice depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Properties {
+    /// Compute capability, 90 for 9.0.
+    pub architecture: i32,
+    /// Streaming multiprocessors.
+    pub multiprocessors: usize,
+    /// Shared memory that a block may have, in bytes.
+    pub shared_per_block: usize,
+    /// Shared memory of a multiprocessor, in bytes.
+    pub shared_per_multiprocessor: usize,
+}
+
+/// Alignment, in bytes, of the addresses that the kernels access in packs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alignment {
+    /// Of x, dt, z, y, dy and their gradients.
+    pub sequences: usize,
+    /// Of b.
+    pub b: usize,
+    /// Of c.
+    pub c: usize,
+    /// Of a, and of the states before and after a sequence, at the boundaries of chunks, and their gradients.
+    pub states: usize,
+}
+
+impl Alignment {
+    /// As memory comes from an allocator of the driver.
+    pub const ALLOCATED: Self = Self { sequences: 16, b: 16, c: 16, states: 16 };
+}
+
+/// How a walk over frames is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Threads a channel, over its states.
+    pub lanes: usize,
+    /// Threads a channel, over time.
+    pub time_lanes: usize,
+    /// States a thread.
+    pub states: usize,
+    /// How often frames are walked, for other states each time.
+    pub rounds: usize,
+    /// Orders in which channels hold the states of a lane.
+    pub orders: usize,
+    /// Parts of a tile that are walked side by side, by warps of the same channels.
+    pub parts: usize,
+    /// Channels a block.
+    pub channels: usize,
+    /// Warps a block.
+    pub warps: usize,
+    /// Frames a tile.
+    pub tile: usize,
+}
+
+impl Layout {
+    /// States that a pass covers.
+    pub const fn slots(&self) -> usize {
+        self.lanes * self.states * self.rounds
+    }
+
+    /// Their bytes.
+    fn states_bytes(&self, problem: &Problem) -> usize {
+        self.slots() * Sizes::of(problem).words * 4
+    }
+}
+
+/// Neighbouring channels that share their b and their c, and how they are dealt to blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Units {
+    /// Channels in a unit.
+    pub unit: usize,
+    /// Blocks of channels in a unit.
+    pub blocks: usize,
+}
+
+/// Bytes of a real and 4-byte words of a state.
+struct Sizes {
+    real: usize,
+    words: usize,
+}
+
+impl Sizes {
+    fn of(problem: &Problem) -> Self {
+        let real = problem.element.state_type().size();
+        Self { real, words: problem.components() * real / 4 }
+    }
+}
+
+const fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn channels_per_group(problem: &Problem, projection: Projection) -> usize {
+    match projection {
+        Projection::PerFrame { groups } => problem.dim / groups,
+        Projection::Constant => problem.dim,
+    }
+}
+
+fn unit(problem: &Problem) -> usize {
+    gcd(channels_per_group(problem, problem.b), channels_per_group(problem, problem.c))
+}
+
+fn is_constant(projection: Projection) -> bool {
+    projection == Projection::Constant
+}
+
+/// Whether the product of the decays over a chunk is had from the sum of Δ; discretize.cuh says why not always.
+pub(super) fn decay_by_sum(problem: &Problem) -> bool {
+    problem.method != Method::Bilinear && !problem.complex
+}
+
+/// States a thread, so that `lanes` threads hold at least `count`: whole packs of up to 16 bytes.
+fn states_for(count: usize, lanes: usize, words: usize) -> usize {
+    let each = count.div_ceil(lanes);
+    match words {
+        1 if each > 2 => each.next_multiple_of(4),
+        1 | 2 if each > 1 => each.next_multiple_of(2),
+        _ => each,
+    }
+}
+
+/// Whether the walk forward is left in a loop: so many operations wait for nothing there, and unrolled they would need
+/// more registers than there are.
+fn is_heavy(problem: &Problem) -> bool {
+    let gain = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
+    Sizes::of(problem).words > 1 || gain
+}
+
+/// Whether a state is a word and its gain that of all the others.
+fn is_plain(problem: &Problem) -> bool {
+    Sizes::of(problem).words == 1 && problem.method == Method::Zoh
+}
+
+/// Whether the states need several passes, or the directions.
+fn has_several_passes(problem: &Problem, layout: &Layout) -> bool {
+    passes(problem, layout.slots()) > 1
+}
+
+/// How many of B and C vary with the frame.
+fn varying(problem: &Problem) -> usize {
+    [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection)).count()
+}
+
+/// Blocks of channels of a row.
+fn blocks(problem: &Problem, layout: &Layout) -> usize {
+    let unit = unit(problem);
+    problem.dim / unit * unit.div_ceil(layout.channels)
+}
