@@ -116,6 +116,11 @@ __device__ __forceinline__ State over_chunk(State carried, State decay, State en
 #define MARK_RESET 1
 #define MARK_SKIP 2
 
+// The mark of a frame with this index, if `previous` is that of the last frame before it that is not skipped, negative for none.
+__device__ __forceinline__ u8 mark_of(int index, int previous) {
+  return index < 0 ? MARK_SKIP : previous >= 0 && previous != index ? MARK_RESET : 0;
+}
+
 // The kernels of a pass follow one another closely, where the device can (Launcher::launch): each lets the next begin as
 // soon as all of its own blocks have, and before it reads what kernels before it write, or writes at all, it waits until
 // they have ended. Every kernel waits: so those before the last have ended too.

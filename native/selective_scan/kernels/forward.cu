@@ -7,6 +7,9 @@
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
 // zero, and the product of its decays, or ΣΔ where DECAY_BY_SUM.
 //
+// WHOLE_TILES: tiles all of whose frames, channels and states are there are brought and finished by code of their own, without a
+// condition for each access.
+//
 // FINDS_MARKS: rows are packed and one chunk each; the block finds by itself which frames begin a sequence or are skipped.
 //
 // Two tiles lie in shared memory, the one that is walked and the next, and that after is on its way in registers: one
@@ -24,6 +27,8 @@
 #include "rows.cuh"
 
 #define QUADS (TILE / 4)
+// Whether the marks of packed rows come from marks.cu.
+#define READS_MARKS (SEQ_IDX && !FINDS_MARKS)
 // Marks of a tile that a thread copies, or, where FINDS_MARKS, finds.
 #if FINDS_MARKS
 #define MARKS_EACH ((TILE + 31) / 32)
@@ -123,16 +128,17 @@ struct Finishing {
 #endif
 };
 
+template <bool WHOLE>
 __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, int rows) {
-  in.sequence.load(in.dt, args.dt, rows);
-  in.sequence.load(in.x, args.x, rows);
+  in.sequence.load<WHOLE>(in.dt, args.dt, rows);
+  in.sequence.load<WHOLE>(in.x, args.x, rows);
   in.sequence.advance();
 #if TILE_B
-  in.at_b.load(in.b, args.b, rows);
+  in.at_b.load<WHOLE>(in.b, args.b, rows);
   in.at_b.advance();
 #endif
 #if TILE_C
-  in.at_c.load(in.c, args.c, rows);
+  in.at_c.load<WHOLE>(in.c, args.c, rows);
   in.at_c.advance();
 #endif
 #if FINDS_MARKS
@@ -166,7 +172,7 @@ __device__ __forceinline__ bool store_marks(Tile& tile, Incoming& in) {
     // Of the nearest before this that is not skipped, and of the last; anything where there is none.
     const int neighbour = __shfl_sync(ALL_LANES, index, 31 - __clz(before));
     const int last = __shfl_sync(ALL_LANES, index, 31 - __clz(taken)), previous = before ? neighbour : in.last_index;
-    const u8 mark = index < 0 ? MARK_SKIP : previous >= 0 && previous != index ? MARK_RESET : 0;
+    const u8 mark = mark_of(index, previous);
     if (taken) in.last_index = last;
     if (threadIdx.x < 32 && r < TILE) tile.marks[r] = mark;
     marked = marked || __any_sync(ALL_LANES, r < TILE && mark != 0);
@@ -189,6 +195,7 @@ __device__ __forceinline__ bool store_marks(Tile& tile, const Incoming& in) {
 #endif
 
 // Whether there is a mark among those that the thread knows.
+template <bool WHOLE>
 __device__ __forceinline__ bool store_tile(Tile& tile, Incoming& in, [[maybe_unused]] const Owned& owned,
                                            const Arguments& args, const Place& place, int rows) {
   Sequence::each([&](int k, int r, int column) {
@@ -201,7 +208,7 @@ __device__ __forceinline__ bool store_tile(Tile& tile, Incoming& in, [[maybe_unu
       Real delta[Sequence::FRAMES], x[Sequence::FRAMES];
 #pragma unroll
       for (int f = 0; f < Sequence::FRAMES; f++) {
-        const bool here = r + f < rows && column < place.channels;
+        const bool here = WHOLE || (r + f < rows && column < place.channels);
         delta[f] = here ? step_size(args, in.dt[k][f].real(e), bias, slope) : (Real)0;
         x[f] = scale_input(in.x[k][f].real(e), delta[f]);
       }
@@ -225,7 +232,7 @@ __device__ __forceinline__ bool store_tile(Tile& tile, Incoming& in, [[maybe_unu
 
 // A barrier, after which all threads know whether one of them knows of a mark.
 __device__ __forceinline__ bool meet(bool marked) {
-#if SEQ_IDX && !FINDS_MARKS
+#if READS_MARKS
   return __syncthreads_or(marked);
 #else
   __syncthreads();
@@ -233,6 +240,7 @@ __device__ __forceinline__ bool meet(bool marked) {
 #endif
 }
 
+template <bool WHOLE>
 __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unused]] const Tile& tile,
                                                [[maybe_unused]] const Incoming& in, [[maybe_unused]] const Arguments& args,
                                                [[maybe_unused]] int rows, [[maybe_unused]] bool marked) {
@@ -245,14 +253,15 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
   });
 #endif
 #if HAS_D
-  in.sequence.load<AHEAD>(finishing.x, args.x, rows);
+  in.sequence.load<WHOLE, AHEAD>(finishing.x, args.x, rows);
 #endif
 #if HAS_Z
-  in.sequence.load<AHEAD>(finishing.z, args.z, rows);
+  in.sequence.load<WHOLE, AHEAD>(finishing.z, args.z, rows);
 #endif
 }
 
 // The owner of an element of a tile finishes it.
+template <bool WHOLE>
 __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] const Finishing& finishing, const Incoming& in,
                                             [[maybe_unused]] const Owned& owned, const Arguments& args, const Place& place,
                                             int rows) {
@@ -262,7 +271,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
     for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &tile.x[e * ROW_STEP + column / VECTOR][r]);
 #pragma unroll
     for (int f = 0; f < Sequence::FRAMES; f++) {
-      if (r + f >= rows || column >= place.channels) continue;
+      if (!WHOLE && (r + f >= rows || column >= place.channels)) continue;
       const i64 at = in.sequence.at[k] + (f - AHEAD * TILE) * in.sequence.stride;
       Real y[VECTOR];
 #pragma unroll
@@ -296,6 +305,23 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
       store_vector(args.y + at, y);
     }
   });
+}
+
+// Around the walk of a tile, which begins with frame i: the tile before it, which was in `other`, is finished, that after it is
+// stored there, and the next is asked for. rows_at(i): the frames of the tile that begins with i. WHOLE: they are all whole.
+// Whether the thread has stored a mark.
+template <bool WHOLE, typename Rows>
+__device__ __forceinline__ bool bring(const Tile& tile, Tile& other, Finishing& finishing, Incoming& incoming,
+                                      const Owned& owned, const Arguments& args, const Place& place, Rows rows_at, int i,
+                                      bool marked) {
+  if (!SUMMARY && i > 0) finish_tile<WHOLE>(other, finishing, incoming, owned, args, place, TILE);
+  // All loads of a tile share a scoreboard, and whoever waits for one of them waits for those that were asked for since. So what
+  // has come is taken before more is asked for, with a barrier between, over which the compiler moves no loads.
+  const bool stored_mark = store_tile<WHOLE>(other, incoming, owned, args, place, rows_at(i + TILE));
+  __syncwarp();
+  load_tile<WHOLE>(incoming, args, rows_at(i + 2 * TILE));
+  load_finishing<WHOLE>(finishing, tile, incoming, args, rows_at(i), marked);
+  return stored_mark;
 }
 
 // Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where their x was. Each exchange halves what a
@@ -366,43 +392,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   const i64 begin = chunk_begin(args, place);
   const int frames = (int)(chunk_end(args, place) - begin);
   const auto rows_at = [&](int i) { return frames - i < TILE ? frames - i : TILE; };
-
+  const bool complete = WHOLE_TILES && place.channels == CHANNELS && states_here(args) == PASS_SLOTS;
   Incoming incoming(args, place, begin);
-#if SEQ_IDX && !FINDS_MARKS
-  wait_for_kernels_before();  // for the marks
-#endif
-  load_tile(incoming, args, rows_at(0));
+  if (READS_MARKS) wait_for_kernels_before();
+  load_tile<false>(incoming, args, rows_at(0));
   const Owned owned(args, place);
-#if !SEQ_IDX || FINDS_MARKS
-  wait_for_kernels_before();
-#endif
+  if (!READS_MARKS) wait_for_kernels_before();
   Thread thread;
 #if ROUNDS > 1
   thread.parked = &shared.parked;
 #endif
   begin_thread(thread, args, place);
-  bool stored_mark = store_tile(shared.tiles[0], incoming, owned, args, place, rows_at(0));
-  load_tile(incoming, args, rows_at(TILE));
+  bool stored_mark = store_tile<false>(shared.tiles[0], incoming, owned, args, place, rows_at(0));
+  load_tile<false>(incoming, args, rows_at(TILE));
 
   Kept kept(args, begin, frames);
   Finishing finishing;
   int walked = 0;
   for (int i = 0; i < frames; i += TILE, walked ^= 1) {
     Tile &tile = shared.tiles[walked], &other = shared.tiles[walked ^ 1];
-    const int next = i + TILE, rows = rows_at(i);
+    const int rows = rows_at(i);
     const bool marked = meet(stored_mark);  // the tile is whole; the one before it has been walked by all
-    if (!SUMMARY && i > 0) finish_tile(other, finishing, incoming, owned, args, place, TILE);
-    // All loads of a tile share a scoreboard, and whoever waits for one of them waits for those that were asked for since. So what
-    // has come is taken before more is asked for: in no branch, after which the compiler would not know that it has come,
-    // and with a barrier, over which it moves no loads.
-    stored_mark = store_tile(other, incoming, owned, args, place, rows_at(next));
-    __syncwarp();
-    load_tile(incoming, args, rows_at(next + TILE));
-    load_finishing(finishing, tile, incoming, args, rows, marked);
+    if (complete && i + 3 * TILE <= frames) {
+      stored_mark = bring<true>(tile, other, finishing, incoming, owned, args, place, rows_at, i, marked);
+    } else {
+      stored_mark = bring<false>(tile, other, finishing, incoming, owned, args, place, rows_at, i, marked);
+    }
     walk(tile, thread, args, shared.place, kept, i, rows, marked);
   }
   __syncthreads();
   const int last = rows_at((frames - 1) / TILE * TILE);
-  if (!SUMMARY) finish_tile(shared.tiles[walked ^ 1], finishing, incoming, owned, args, place, last);
+  if (!SUMMARY) finish_tile<false>(shared.tiles[walked ^ 1], finishing, incoming, owned, args, place, last);
   end_thread(thread, args, shared.place);
 }

@@ -46,7 +46,7 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
 #pragma unroll
     for (int p = 0; p < PAIR; p++) {
 #pragma unroll
-      for (int s = 0; s < STATES; s++) h[p][s] = resets ? states[p][s] : product[p][s] * h[p][s] + states[p][s];
+      for (int s = 0; s < STATES; s++) h[p][s] = over_chunk(h[p][s], product[p][s], states[p][s], resets);
     }
   }
   for (int part = PARTS - 1; part > thread.part; part--) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
     for (int p = 0; p < PAIR; p++) {
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
-        after[p][s] = resets ? states[p][s] : conjugate(product[p][s]) * after[p][s] + states[p][s];
+        after[p][s] = over_chunk(after[p][s], conjugate(product[p][s]), states[p][s], resets);
       }
     }
   }

@@ -65,14 +65,14 @@ struct Units {
       for (int k = 0; k < EACH; k++) at[k] += TILE * stride;
     }
 
-    // Reads the first `rows` frames of the tile `behind` tiles before; zero where there is nothing.
-    template <int BEHIND = 0>
+    // Reads the first `rows` frames of the tile BEHIND tiles before; zero where there is nothing. WHOLE: there is all.
+    template <bool WHOLE, int BEHIND = 0>
     __device__ __forceinline__ void load(Raw& raw, const Element* tensor, int rows) const {
       each([&](int k, int r, int column) {
 #pragma unroll
         for (int f = 0; f < FRAMES; f++) {
-          raw[k][f] = ElementPack<COUNT>{};
-          if (r + f < rows && column < width) {
+          if (!WHOLE) raw[k][f] = ElementPack<COUNT>{};
+          if (WHOLE || (r + f < rows && column < width)) {
             raw[k][f] = *reinterpret_cast<const ElementPack<COUNT>*>(tensor + at[k] + (f - BEHIND * TILE) * stride);
           }
         }

@@ -44,13 +44,7 @@ impl BackwardKernels {
         alignment: Alignment,
     ) -> Result<Self, Error> {
         let properties = device.properties();
-        let of = |layout, units: Units| Configurations {
-            problem,
-            layout,
-            unit: units.unit,
-            alignment,
-            properties,
-        };
+        let of = |layout, units| Configurations::new(problem, layout, units, alignment, properties);
         let configurations = of(plan.layout, plan.units);
         let find_states = || match plan.states {
             StatesPlan::Forward(forward) => {

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use sha2::{Digest, Sha256};
 
+use super::policy::Layout;
 use crate::{Coefficients, ElementType, Method};
 
 /// The kernels, one to a source file.
@@ -21,33 +22,47 @@ pub enum Program {
     Reduce,
 }
 
+/// The name of a file of kernels/ and what is in it.
+macro_rules! source {
+    ($name:literal) => {
+        (c_name(concat!($name, "\0")), include_str!(concat!("../../kernels/", $name)))
+    };
+}
+
+const fn c_name(terminated: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(terminated.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name has no zero in it"),
+    }
+}
+
 impl Program {
     pub(super) const fn source(self) -> (&'static CStr, &'static str) {
         match self {
-            Self::Marks => (c"marks.cu", include_str!("../../kernels/marks.cu")),
-            Self::Prefix => (c"prefix.cu", include_str!("../../kernels/prefix.cu")),
-            Self::Forward => (c"forward.cu", include_str!("../../kernels/forward.cu")),
-            Self::Backward => (c"backward.cu", include_str!("../../kernels/backward.cu")),
-            Self::Reduce => (c"reduce.cu", include_str!("../../kernels/reduce.cu")),
+            Self::Marks => source!("marks.cu"),
+            Self::Prefix => source!("prefix.cu"),
+            Self::Forward => source!("forward.cu"),
+            Self::Backward => source!("backward.cu"),
+            Self::Reduce => source!("reduce.cu"),
         }
     }
 }
 
-pub(super) const HEADERS: [(&CStr, &str); 14] = [
-    (c"number.cuh", include_str!("../../kernels/number.cuh")),
-    (c"discretize.cuh", include_str!("../../kernels/discretize.cuh")),
-    (c"arguments.cuh", include_str!("../../kernels/arguments.cuh")),
-    (c"block.cuh", include_str!("../../kernels/block.cuh")),
-    (c"rows.cuh", include_str!("../../kernels/rows.cuh")),
-    (c"quads.cuh", include_str!("../../kernels/quads.cuh")),
-    (c"rounds.cuh", include_str!("../../kernels/rounds.cuh")),
-    (c"time_lanes.cuh", include_str!("../../kernels/time_lanes.cuh")),
-    (c"pairs.cuh", include_str!("../../kernels/pairs.cuh")),
-    (c"frames.cuh", include_str!("../../kernels/frames.cuh")),
-    (c"states.cuh", include_str!("../../kernels/states.cuh")),
-    (c"gradients.cuh", include_str!("../../kernels/gradients.cuh")),
-    (c"adjoints.cuh", include_str!("../../kernels/adjoints.cuh")),
-    (c"parts.cuh", include_str!("../../kernels/parts.cuh")),
+pub(super) const HEADERS: &[(&CStr, &str)] = &[
+    source!("number.cuh"),
+    source!("discretize.cuh"),
+    source!("arguments.cuh"),
+    source!("block.cuh"),
+    source!("rows.cuh"),
+    source!("quads.cuh"),
+    source!("rounds.cuh"),
+    source!("time_lanes.cuh"),
+    source!("pairs.cuh"),
+    source!("frames.cuh"),
+    source!("states.cuh"),
+    source!("gradients.cuh"),
+    source!("adjoints.cuh"),
+    source!("parts.cuh"),
 ];
 
 /// What a kernel is compiled for; the macros of the same names in the sources say what each is.
@@ -69,15 +84,7 @@ pub struct Configuration {
     pub seq_idx: bool,
     pub finds_marks: bool,
     pub adjoints: bool,
-    pub lanes: usize,
-    pub time_lanes: usize,
-    pub states: usize,
-    pub rounds: usize,
-    pub orders: usize,
-    pub parts: usize,
-    pub channels: usize,
-    pub warps: usize,
-    pub tile: usize,
+    pub layout: Layout,
     pub tiles: usize,
     pub vector: usize,
     pub vector_b: usize,
@@ -86,6 +93,7 @@ pub struct Configuration {
     pub summary: bool,
     pub pipelined: bool,
     pub joins: bool,
+    pub whole_tiles: bool,
     pub several_passes: bool,
     pub min_blocks: usize,
     pub shared_bytes: usize,
@@ -94,7 +102,7 @@ pub struct Configuration {
 impl Configuration {
     /// Threads of a block of the kernels that walk over frames.
     pub const fn threads(&self) -> usize {
-        self.warps * 32
+        self.layout.warps * 32
     }
 
     fn macros(&self) -> Vec<String> {
@@ -106,6 +114,7 @@ impl Configuration {
         };
         let method = Method::ALL.iter().position(|&method| method == self.method);
         let taylor = self.coefficients == Coefficients::Taylor;
+        let Layout { lanes, time_lanes, states, rounds, orders, parts, channels, warps, tile } = self.layout;
         [
             ("ELEMENT", element),
             ("COMPLEX", usize::from(self.complex)),
@@ -121,15 +130,15 @@ impl Configuration {
             ("SEQ_IDX", usize::from(self.seq_idx)),
             ("FINDS_MARKS", usize::from(self.finds_marks)),
             ("ADJOINTS", usize::from(self.adjoints)),
-            ("LANES", self.lanes),
-            ("TIME_LANES", self.time_lanes),
-            ("STATES", self.states),
-            ("ROUNDS", self.rounds),
-            ("ORDERS", self.orders),
-            ("PARTS", self.parts),
-            ("CHANNELS", self.channels),
-            ("WARPS", self.warps),
-            ("TILE", self.tile),
+            ("LANES", lanes),
+            ("TIME_LANES", time_lanes),
+            ("STATES", states),
+            ("ROUNDS", rounds),
+            ("ORDERS", orders),
+            ("PARTS", parts),
+            ("CHANNELS", channels),
+            ("WARPS", warps),
+            ("TILE", tile),
             ("TILES", self.tiles),
             ("VECTOR", self.vector),
             ("VECTOR_B", self.vector_b),
@@ -138,6 +147,7 @@ impl Configuration {
             ("SUMMARY", usize::from(self.summary)),
             ("PIPELINED", usize::from(self.pipelined)),
             ("JOINS", usize::from(self.joins)),
+            ("WHOLE_TILES", usize::from(self.whole_tiles)),
             ("SEVERAL_PASSES", usize::from(self.several_passes)),
             ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
@@ -163,7 +173,7 @@ impl Configuration {
     pub(super) fn key(&self, target: Target) -> Key {
         let mut hash = Sha256::new();
         let (name, source) = self.program.source();
-        let sources = HEADERS.into_iter().chain([(name, source)]);
+        let sources = HEADERS.iter().copied().chain([(name, source)]);
         for part in sources.flat_map(|(name, text)| [name.to_bytes(), text.as_bytes()]) {
             hash.update(part.len().to_le_bytes());
             hash.update(part);

@@ -247,11 +247,11 @@ impl Device {
         })
     }
 
-    /// Local memory, in bytes, of a thread of each kernel that there is by now for one of these configurations.
-    pub(super) fn kernels_local_bytes(&self, of: &[Configuration]) -> Vec<usize> {
+    /// Local memory, in bytes, that a thread has at most of the kernels that there are by now for these configurations.
+    pub(super) fn most_local_bytes(&self, of: &[Configuration]) -> usize {
         let known = self.kernels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let asked = known.iter().filter(|((configuration, _), _)| of.contains(configuration));
-        asked.map(|(_, kernel)| kernel.local_bytes).collect()
+        asked.map(|(_, kernel)| kernel.local_bytes).max().unwrap_or(0)
     }
 
     /// A loaded module. Threads that ask for the same wait for the first; others compile beside it.

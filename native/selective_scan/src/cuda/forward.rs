@@ -22,8 +22,7 @@ impl ForwardKernels {
         alignment: Alignment,
     ) -> Result<Self, Error> {
         let properties = device.properties();
-        let configurations =
-            Configurations { problem, layout: plan.layout, unit: plan.units.unit, alignment, properties };
+        let configurations = Configurations::new(problem, plan.layout, plan.units, alignment, properties);
         let forward = configurations.forward(plan.chunks);
         Ok(Self {
             marks: if plan.chunks > 1 { find_marks(device, &configurations)? } else { None },

@@ -18,7 +18,7 @@ use super::compile::Configuration;
 use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
-use super::policy::{Alignment, Configurations, Properties, RESERVED_SHARED, StatesPlan, Units};
+use super::policy::{Alignment, Configurations, Properties, RESERVED_SHARED, StatesPlan};
 use crate::{Error, Inputs, Problem};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -205,7 +205,7 @@ impl Boundaries {
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_states(), c"scan_forward")?,
             prefix: (!joined).then(prefix).transpose()?,
-            slots: configurations.layout.slots(),
+            slots: configurations.slots(),
         })
     }
 
@@ -213,7 +213,7 @@ impl Boundaries {
         Ok(Self {
             summary: device.walking_kernel(configurations.chunk_adjoints(), c"scan_summary")?,
             prefix: Some(device.kernel(configurations.prefix(true), c"scan_prefix", 128)?),
-            slots: configurations.layout.slots(),
+            slots: configurations.slots(),
         })
     }
 
@@ -339,19 +339,13 @@ impl Device {
     pub fn local_bytes(&self, problem: &Problem, pass: Pass) -> Result<usize, Error> {
         self.prepare(problem, pass)?;
         let of = configurations(&self.properties(), problem, pass);
-        Ok(self.kernels_local_bytes(&of).into_iter().max().unwrap_or(0))
+        Ok(self.most_local_bytes(&of))
     }
 }
 
 /// The configurations of the kernels of a pass, to compile them beforehand, or without a device.
 pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Configuration> {
-    let of = |layout, units: Units| Configurations {
-        problem,
-        layout,
-        unit: units.unit,
-        alignment: Alignment::ALLOCATED,
-        properties: *properties,
-    };
+    let of = |layout, units| Configurations::new(problem, layout, units, Alignment::ALLOCATED, *properties);
     let mut needed = Vec::new();
     match pass {
         Pass::Forward => {

@@ -47,7 +47,7 @@ impl Alignment {
 }
 
 /// How a walk over frames is laid out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Threads a channel, over its states.
     pub lanes: usize,
