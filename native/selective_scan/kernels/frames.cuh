@@ -46,6 +46,18 @@ struct Sequence {
 #endif
   }
 
+  // Adds to what lies there, in the cache, without waiting for it. Each call of the pass adds once to an element, after those
+  // before it have ended: so the order of the sum is fixed.
+  static __device__ __forceinline__ void add(Real* sums, [[maybe_unused]] const Thread& thread, i64 at,
+                                             const Real (&values)[PAIR]) {
+#if VECTOR == PAIR && ELEMENT != 1 && __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(sums + at), "f"(values[0]), "f"(values[1]) : "memory");
+#else
+    atomicAdd(sums + at, values[0]);
+    if (VECTOR == PAIR || thread.here > 1) atomicAdd(sums + at + 1, values[1]);
+#endif
+  }
+
   // Brings the warp's frames of a tile nearer while another is walked: what a walk of the states reads first, or the rest.
   // r0 may lie before the chunk, but not before `least`.
   template <bool STATES_FIRST>
@@ -65,8 +77,8 @@ struct Sequence {
 #if HAS_Z
         bring(args.z + at(r));
 #endif
-#if SEVERAL_PASSES
-        if (!args.first_pass) {
+#if SEVERAL_PASSES && ELEMENT > 1
+        if (args.last_pass) {
           bring(args.dx_sum + at(r));
           bring(args.ddt_sum + at(r));
         }

@@ -116,14 +116,15 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
   own.delta[p] = sum_of_own_frame(to_delta, thread);
 }
 
-// What earlier passes have come to in the gradients of the frame that a thread owns: from memory, before it is wanted.
+// Of elements that are rounded, what earlier passes have come to in the gradients of the frame that a thread owns: the last
+// has it from memory, before it is wanted.
 struct Earlier {
   Pack<Real, PAIR> x, delta, z;
 
   __device__ __forceinline__ void load([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread,
                                        [[maybe_unused]] i64 at, [[maybe_unused]] bool owned) {
-#if SEVERAL_PASSES
-    const bool there = owned && !args.first_pass;
+#if SEVERAL_PASSES && ELEMENT > 1
+    const bool there = owned && args.last_pass;
     x = Sequence::load(args.dx_sum, thread, at, there);
     delta = Sequence::load(args.ddt_sum, thread, at, there);
 #if HAS_Z
@@ -133,19 +134,27 @@ struct Earlier {
   }
 };
 
-// Adds a pass to a sequence's gradient. What is to be rounded gathers in `sums` until the last; else that is `target`.
+// Adds a pass to a sequence's gradient. What is to be rounded gathers in `sums` until the last; else that is `target`. (In f32
+// what is subnormal is added as zero.)
 __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
                                          const Thread& thread, i64 at, Real (&values)[PAIR],
                                          [[maybe_unused]] const Pack<Real, PAIR>& earlier) {
-#if SEVERAL_PASSES
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) values[p] += earlier.real(p);
-#if ELEMENT > 1
-  if (!args.last_pass) {
+#if SEVERAL_PASSES && ELEMENT > 1
+  if (args.first_pass) {
     Sequence::store(sums, thread, at, values);
     return;
   }
-#endif
+  if (!args.last_pass) {
+    Sequence::add(sums, thread, at, values);
+    return;
+  }
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) values[p] += earlier.real(p);
+#elif SEVERAL_PASSES
+  if (!args.first_pass) {
+    Sequence::add(sums, thread, at, values);
+    return;
+  }
 #endif
   Sequence::store(target, thread, at, values);
 }

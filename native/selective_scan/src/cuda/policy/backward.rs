@@ -28,9 +28,10 @@ const PARTS_OF_ROW: usize = 8;
 /// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and
 /// dC. They wait for one another: what each beyond the usual costs, as a share of the time.
 const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
-const WARP_SHARE: f64 = 0.035;
-/// Clocks that a warp with 4, 8 or 16 lanes a channel takes for a frame when it is alone, and in which it alone issues.
-const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (8, 300.0, 130.0), (16, 250.0, 80.0)];
+const WARP_SHARE: f64 = 0.025;
+/// Clocks that a warp whose lanes have 4, 2 or 1 words of states takes for a frame when it is alone, and in which it alone
+/// issues.
+const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (2, 300.0, 130.0), (1, 250.0, 80.0)];
 /// What a launch costs, in frames; the walk of the adjoints alone, and that of the states, as shares of the walk back.
 const LAUNCH_FRAMES: usize = 8;
 const ADJOINTS_SHARE: f64 = 0.15;
@@ -38,6 +39,9 @@ const STATES_SHARE: f64 = 0.25;
 /// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
 pub(super) const WARPS_OF_ADJOINTS: usize = 24;
 const SHORTEST_OF_ADJOINTS: usize = 32;
+
+/// Bytes of the sums of dB and dC, which are written and read, that a multiprocessor has its share of in a clock.
+const SUM_BYTES_A_CLOCK: f64 = 8.0;
 
 /// Registers of a multiprocessor, and of a thread at most.
 const REGISTERS: usize = 65_536;
@@ -234,7 +238,12 @@ impl Properties {
     /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
     pub fn backward(&self, problem: &Problem) -> BackwardPlan {
         let bounded = problem.seq >= BOUNDED_FROM;
-        let lanes: &[usize] = if is_plain(problem) { &[4, 8, 16] } else { &[8] };
+        let lanes: &[usize] = match is_plain(problem) {
+            // Fewer lanes would keep fewer states, but chunks are as long for all.
+            true if bounded && problem.state.min(slots_of_pass(problem)) > 16 => &[8, 16],
+            true => &[4, 8, 16],
+            false => &[8],
+        };
         let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
         let chunk = chunk_frames(problem, lanes[0]);
 
@@ -323,8 +332,8 @@ impl Properties {
         let resident = self.resident(problem, &plan.layout, plan.tiles());
         let &(_, latency, issue) = FRAME_CLOCKS
             .iter()
-            .find(|&&(lanes, ..)| lanes == plan.layout.lanes)
-            .expect("lanes that were measured");
+            .find(|&&(words, ..)| words == plan.layout.states * Sizes::of(problem).words)
+            .expect("a lane has up to four words");
         // A frame of so many blocks side by side, whose warps share four schedulers.
         let frame = |blocks: usize| match blocks {
             0 => 0.0,
@@ -333,10 +342,12 @@ impl Properties {
         let full = resident * self.multiprocessors;
         let all =
             (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
-        let one_pass = !has_several_passes(problem, &plan.layout);
-        let pieces = plan.pieces(problem, one_pass, true).map(|piece| {
+        let passes = passes(problem, plan.layout.slots());
+        // Of a chunk, the states of all tiles but the last are walked alone, to find those before each.
+        let alone = STATES_SHARE * (plan.tiles() - 1) as f64 / plan.tiles() as f64;
+        let pieces = plan.pieces(problem, passes == 1, true).map(|piece| {
             let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
-            (piece.frames + LAUNCH_FRAMES) as f64 + within_chunk
+            (1.0 + alone) * piece.frames as f64 + LAUNCH_FRAMES as f64 + within_chunk
         });
         // Parts walk both ways once more, which is short.
         let of_parts = if plan.layout.parts > 1 { 1.5 / plan.layout.parts as f64 } else { 1.0 };
@@ -349,7 +360,9 @@ impl Properties {
             }
         };
         let waiting = WARP_SHARE * plan.layout.warps.saturating_sub(BACKWARD_WARPS[0]) as f64;
-        all * (walk + adjoints) * (1.0 + waiting)
+        let sums = (sums_of_frame(problem, &plan.layout) * plan.segment * plan.segments) as f64;
+        let reduction = sums / (SUM_BYTES_A_CLOCK * self.multiprocessors as f64);
+        passes as f64 * (all * (walk + adjoints) * (1.0 + waiting) + reduction)
     }
 
     /// Frames of a segment, or of a part of it, for which a block walks the adjoints alone.
@@ -436,10 +449,17 @@ fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: us
     extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
 }
 
+/// States that a pass covers at most. 32 are two passes of 16 in one, over half as many channels a warp; but what is kept of
+/// them takes twice as long chunks where memory is bounded, which for 16-bit elements are too long.
+fn slots_of_pass(problem: &Problem) -> usize {
+    let long_chunks = problem.seq >= BOUNDED_FROM && problem.element.size() == 2;
+    if is_plain(problem) && !long_chunks { 32 } else { 16 }
+}
+
 /// States a thread of the backward pass.
 fn backward_states(problem: &Problem, lanes: usize) -> usize {
     let words = Sizes::of(problem).words;
-    let most = (16 / lanes).min(4 / words).max(1);
+    let most = (slots_of_pass(problem) / lanes).min(4 / words).max(1);
     states_for(problem.state, lanes, words).min(most)
 }
 
