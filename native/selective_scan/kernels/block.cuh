@@ -259,10 +259,13 @@ __device__ __forceinline__ void store_lane(Real* to, const State (&states)[STATE
   store_reals(to, reals);
 }
 
-// One store of BYTES. In PTX, because the compiler takes a store of a pack apart where a branch is near.
+// Stores BYTES, 16 at a time. In PTX, because the compiler takes a store of a pack apart where a branch is near.
 template <int BYTES>
 __device__ __forceinline__ void store_bytes(void* global, const void* bytes) {
-  if constexpr (BYTES == 16) {
+  if constexpr (BYTES > 16) {
+    store_bytes<16>(global, bytes);
+    store_bytes<BYTES - 16>(static_cast<char*>(global) + 16, static_cast<const char*>(bytes) + 16);
+  } else if constexpr (BYTES == 16) {
     const uint4 v = *static_cast<const uint4*>(bytes);
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
   } else if constexpr (BYTES == 8) {

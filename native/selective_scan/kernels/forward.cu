@@ -126,6 +126,9 @@ struct Finishing {
 #if HAS_Z
   Sequence::Raw z;
 #endif
+#if SEVERAL_PASSES
+  Sequence::Packs<Real> sum;  // what earlier passes have come to
+#endif
 };
 
 template <bool WHOLE>
@@ -258,6 +261,9 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
 #if HAS_Z
   in.sequence.load<WHOLE, AHEAD>(finishing.z, args.z, rows);
 #endif
+#if SEVERAL_PASSES
+  in.sequence.load<false, AHEAD>(finishing.sum, args.y_sum, args.first_pass ? 0 : rows);
+#endif
 }
 
 // The owner of an element of a tile finishes it.
@@ -277,13 +283,10 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) y[e] = OUTPUT_WEIGHT * sums[e][f];
 #if SEVERAL_PASSES
-      if (!args.first_pass) {
 #pragma unroll
-        for (int e = 0; e < VECTOR; e++) y[e] += args.y_sum[at + e];
-      }
+      for (int e = 0; e < VECTOR; e++) y[e] += finishing.sum[k][f].real(e);
       if (!args.last_pass) {
-#pragma unroll
-        for (int e = 0; e < VECTOR; e++) args.y_sum[at + e] = y[e];
+        store_vector(args.y_sum + at, y);
         continue;
       }
 #pragma unroll

@@ -117,18 +117,17 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
 }
 
 // Of elements that are rounded, what earlier passes have come to in the gradients of the frame that a thread owns: the last
-// has it from memory, before it is wanted.
+// has it from memory.
 struct Earlier {
   Pack<Real, PAIR> x, delta, z;
 
-  __device__ __forceinline__ void load([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread,
-                                       [[maybe_unused]] i64 at, [[maybe_unused]] bool owned) {
+  __device__ __forceinline__ Earlier([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread,
+                                     [[maybe_unused]] i64 at) {
 #if SEVERAL_PASSES && ELEMENT > 1
-    const bool there = owned && args.last_pass;
-    x = Sequence::load(args.dx_sum, thread, at, there);
-    delta = Sequence::load(args.ddt_sum, thread, at, there);
+    x = Sequence::load(args.dx_sum, thread, at, args.last_pass);
+    delta = Sequence::load(args.ddt_sum, thread, at, args.last_pass);
 #if HAS_Z
-    z = Sequence::load(args.dz_sum, thread, at, there);
+    z = Sequence::load(args.dz_sum, thread, at, args.last_pass);
 #endif
 #endif
   }
@@ -175,8 +174,8 @@ __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args,
 
 // Writes the gradients of the frame of span k that the thread owns, which lie at `at` in memory.
 __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]] const Pair& dt, [[maybe_unused]] Warp& warp,
-                                           const Arguments& args, const Thread& thread, const Earlier& earlier, bool skipped,
-                                           i64 at, int k) {
+                                           const Arguments& args, const Thread& thread, bool skipped, i64 at, int k) {
+  const Earlier earlier(args, thread, at);
   Real dx[PAIR], ddt[PAIR], x[PAIR], delta[PAIR];
   get(x, thread.frames + DISTANCE(x), thread, k);
   get(delta, thread.frames, thread, k);
@@ -383,16 +382,14 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
 #endif
       }
     }
-    Earlier earlier;
-    earlier.load(args, thread, at, owned);
 #if TILE_B || TILE_C
     __syncwarp();  // all have read the states that were kept, where these sums go
     sum_channels(warp.spans[k], thread, gradients);
 #endif
 #if LIMIT
-    if (owned) finish_own(sums, dt, warp, args, thread, earlier, marks.skip(row), at, k);
+    if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, k);
 #else
-    if (owned) finish_own(sums, Pair{}, warp, args, thread, earlier, marks.skip(row), at, k);
+    if (owned) finish_own(sums, Pair{}, warp, args, thread, marks.skip(row), at, k);
 #endif
     owned = sequence.owns(thread, 0);
     at -= SPAN * sequence.stride;

@@ -56,7 +56,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments
   if (!here) return;
   const int neighbour = t > 0 ? inside[t - 1] : -1;
   const i64 previous = neighbour >= 0 ? first + neighbour : last;
-  const u8 mark = mark_of(index, previous >= 0 ? index_at(args, row, previous) : -1);
+  const bool follows = index >= 0 && previous >= 0;
+  const u8 mark = mark_of(index, follows ? index_at(args, row, previous) : -1);
   if (mark & MARK_RESET) {
     if (args.chunk_resets) args.chunk_resets[row * args.chunks + i / args.chunk] = 1;
     if (args.adjoint_resets) args.adjoint_resets[row * args.adjoint_chunks + i / args.adjoint_chunk] = 1;

@@ -1,5 +1,25 @@
 // A tile in parts, side by side: what each begins with.
 
+// Leads states over a part of those before this, or, BACK, adjoints over one of those after it.
+template <bool BACK>
+__device__ __forceinline__ void join_part(PairStates& carried, const Shared& shared, const Thread& thread, const Marks& of_tile,
+                                          int part) {
+  const bool resets = of_tile.of_part(part).resets != 0;  // then it forgets what comes to it
+  const Warp& its = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
+  const int own = thread.place * LANE_WIDTH;
+  PairStates product, ends;
+  restore(product, its.products + own);
+  restore(ends, (BACK ? its.adjoint_ends : its.ends) + own);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      const State decay = BACK ? conjugate(product[p][s]) : product[p][s];
+      carried[p][s] = over_chunk(carried[p][s], decay, ends[p][s], resets);
+    }
+  }
+}
+
 // Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
 // walks both ways from zero, and takes what the parts before and after it leave.
 __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
@@ -37,31 +57,8 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
   save(warp.products + own, states);
   __syncthreads();  // all parts have left theirs
 
-  PairStates product;
-  for (int part = 0; part < thread.part; part++) {
-    const bool resets = of_tile.of_part(part).resets != 0;  // then it forgets what comes to it
-    const Warp& before = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
-    restore(product, before.products + own);
-    restore(states, before.ends + own);
-#pragma unroll
-    for (int p = 0; p < PAIR; p++) {
-#pragma unroll
-      for (int s = 0; s < STATES; s++) h[p][s] = over_chunk(h[p][s], product[p][s], states[p][s], resets);
-    }
-  }
-  for (int part = PARTS - 1; part > thread.part; part--) {
-    const bool resets = of_tile.of_part(part).resets != 0;
-    const Warp& behind = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
-    restore(product, behind.products + own);
-    restore(states, behind.adjoint_ends + own);
-#pragma unroll
-    for (int p = 0; p < PAIR; p++) {
-#pragma unroll
-      for (int s = 0; s < STATES; s++) {
-        after[p][s] = over_chunk(after[p][s], conjugate(product[p][s]), states[p][s], resets);
-      }
-    }
-  }
+  for (int part = 0; part < thread.part; part++) join_part<false>(h, shared, thread, of_tile, part);
+  for (int part = PARTS - 1; part > thread.part; part--) join_part<true>(after, shared, thread, of_tile, part);
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
 #pragma unroll

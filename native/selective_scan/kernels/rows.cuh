@@ -31,7 +31,9 @@ struct Units {
   static constexpr int FRAMES = SHARE >= 4 && MOST >= 4 ? 4 : SHARE >= 2 && MOST >= 2 ? 2 : 1;
   static constexpr int ALL = TILE / FRAMES * PER_FRAME;
   static constexpr int EACH = (ALL + THREADS - 1) / THREADS;
-  typedef ElementPack<COUNT> Raw[EACH][FRAMES];
+  template <typename Stored>
+  using Packs = Pack<Stored, COUNT>[EACH][FRAMES];
+  typedef Packs<Element> Raw;
 
   // The first column of all units of the thread, where these are the same.
   static __device__ __forceinline__ int first_column() {
@@ -66,14 +68,15 @@ struct Units {
     }
 
     // Reads the first `rows` frames of the tile BEHIND tiles before; zero where there is nothing. WHOLE: there is all.
-    template <bool WHOLE, int BEHIND = 0>
-    __device__ __forceinline__ void load(Raw& raw, const Element* tensor, int rows) const {
+    template <bool WHOLE, int BEHIND = 0, typename Stored>
+    __device__ __forceinline__ void load(Packs<Stored>& raw, const Stored* tensor, int rows) const {
+      typedef Pack<Stored, COUNT> Packed;
       each([&](int k, int r, int column) {
 #pragma unroll
         for (int f = 0; f < FRAMES; f++) {
-          if (!WHOLE) raw[k][f] = ElementPack<COUNT>{};
+          if (!WHOLE) raw[k][f] = Packed{};
           if (WHOLE || (r + f < rows && column < width)) {
-            raw[k][f] = *reinterpret_cast<const ElementPack<COUNT>*>(tensor + at[k] + (f - BEHIND * TILE) * stride);
+            raw[k][f] = *reinterpret_cast<const Packed*>(tensor + at[k] + (f - BEHIND * TILE) * stride);
           }
         }
       });

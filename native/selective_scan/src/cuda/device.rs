@@ -265,15 +265,16 @@ impl Device {
     }
 
     /// Loads modules that nobody has asked for before, side by side: what is to be compiled is compiled on several cores.
-    pub(super) fn load_new(&self, mut configurations: Vec<Configuration>) -> Result<(), Error> {
+    pub(super) fn load_new(&self, configurations: &[Configuration]) -> Result<(), Error> {
         let known = lock(&self.modules);
-        configurations.retain(|configuration| !known.contains_key(configuration));
+        let new: Vec<_> =
+            configurations.iter().filter(|&configuration| !known.contains_key(configuration)).collect();
         drop(known);
         // The ordinary case: threads that have nothing to do are better not woken.
-        if configurations.is_empty() {
+        if new.is_empty() {
             return Ok(());
         }
-        configurations.par_iter().try_for_each(|configuration| {
+        new.into_par_iter().try_for_each(|configuration| {
             self.make_current()?;
             self.module(configuration).map(|_| ())
         })

@@ -25,7 +25,7 @@ impl ForwardKernels {
         let configurations = Configurations::new(problem, plan.layout, plan.units, alignment, properties);
         let forward = configurations.forward(plan.chunks);
         Ok(Self {
-            marks: if plan.chunks > 1 { find_marks(device, &configurations)? } else { None },
+            marks: if plan.needs_marks() { find_marks(device, &configurations)? } else { None },
             boundaries: (plan.chunks > 1)
                 .then(|| Boundaries::of_states(device, &configurations, forward.joins))
                 .transpose()?,
@@ -48,11 +48,7 @@ pub(super) fn lay_out_forward(
     let several = passes(problem, slots) > 1;
     let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
     arguments.y_sum = sizes.sums(arguments.y, sequence, at);
-    match plan.chunks {
-        // The kernel finds the marks by itself.
-        1 => Default::default(),
-        chunks => packings(problem, chunks, 1, at),
-    }
+    if plan.needs_marks() { packings(problem, plan.chunks, 1, at) } else { Default::default() }
 }
 
 impl Device {

@@ -320,26 +320,31 @@ impl Device {
     /// Compiles and loads what a pass over a problem needs, for operands as an allocator of the driver aligns
     /// them, so that enqueueing it does neither.
     pub fn prepare(&self, problem: &Problem, pass: Pass) -> Result<(), Error> {
+        self.prepared(problem, pass).map(|_| ())
+    }
+
+    /// The same; the configurations of what is loaded then.
+    fn prepared(&self, problem: &Problem, pass: Pass) -> Result<Vec<Configuration>, Error> {
         self.make_current()?;
-        self.load_new(configurations(&self.properties(), problem, pass))?;
+        let needed = configurations(&self.properties(), problem, pass);
+        self.load_new(&needed)?;
         match pass {
             Pass::Forward => {
                 let plan = self.properties().forward(problem);
-                ForwardKernels::find(self, problem, &plan, Alignment::ALLOCATED).map(|_| ())
+                ForwardKernels::find(self, problem, &plan, Alignment::ALLOCATED)?;
             }
             _ => {
                 let plan = self.properties().backward(problem);
-                BackwardKernels::find(self, problem, &plan, pass, Alignment::ALLOCATED).map(|_| ())
+                BackwardKernels::find(self, problem, &plan, pass, Alignment::ALLOCATED)?;
             }
         }
+        Ok(needed)
     }
 
     /// Local memory, in bytes, that a thread of a pass over a problem has at most: what its kernels spill of their registers
     /// (and what the library's sine and cosine want, where states are complex).
     pub fn local_bytes(&self, problem: &Problem, pass: Pass) -> Result<usize, Error> {
-        self.prepare(problem, pass)?;
-        let of = configurations(&self.properties(), problem, pass);
-        Ok(self.most_local_bytes(&of))
+        Ok(self.most_local_bytes(&self.prepared(problem, pass)?))
     }
 }
 
@@ -353,9 +358,11 @@ pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) ->
             let kernels = of(plan.layout, plan.units);
             let forward = kernels.forward(plan.chunks);
             needed.push(forward);
+            if plan.needs_marks() {
+                needed.extend(kernels.marks());
+            }
             if plan.chunks > 1 {
                 needed.push(kernels.chunk_states());
-                needed.extend(kernels.marks());
             }
             if plan.chunks > 1 && !forward.joins {
                 needed.push(kernels.prefix(false));

@@ -2,8 +2,8 @@
 
 use super::configurations::threads_wanted;
 use super::{
-    ForwardPlan, Layout, Properties, RESERVED_SHARED, Sizes, Units, blocks, decay_by_sum, has_several_passes,
-    is_constant, is_plain, states_for, unit, varying,
+    ForwardPlan, Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, has_several_passes,
+    is_constant, is_plain, real_bytes, state_words, states_for, unit, varying,
 };
 use crate::Problem;
 use crate::cuda::arguments::passes;
@@ -186,14 +186,14 @@ pub(super) fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -
         (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
     let warp = frames + spans + own + of_channels + kept * starts;
     let projections = varying(problem) * layout.tile * layout.orders * slots;
-    (layout.warps * warp + projections) * Sizes::of(problem).real + COURSE_BYTES
+    (layout.warps * warp + projections) * real_bytes(problem) + COURSE_BYTES
 }
 
 /// Shared memory of scan_summary.
 pub(super) fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
     let width = if is_constant(problem.c) { 0 } else { layout.slots() * problem.components() };
     let bias = if problem.dt_bias { layout.channels } else { 0 };
-    (layout.tile * (2 * layout.channels + width) + bias) * Sizes::of(problem).real + COURSE_BYTES
+    (layout.tile * (2 * layout.channels + width) + bias) * real_bytes(problem) + COURSE_BYTES
 }
 
 impl Properties {
@@ -332,7 +332,7 @@ impl Properties {
         let resident = self.resident(problem, &plan.layout, plan.tiles());
         let &(_, latency, issue) = FRAME_CLOCKS
             .iter()
-            .find(|&&(words, ..)| words == plan.layout.states * Sizes::of(problem).words)
+            .find(|&&(words, ..)| words == plan.layout.states * state_words(problem))
             .expect("a lane has up to four words");
         // A frame of so many blocks side by side, whose warps share four schedulers.
         let frame = |blocks: usize| match blocks {
@@ -458,7 +458,7 @@ fn slots_of_pass(problem: &Problem) -> usize {
 
 /// States a thread of the backward pass.
 fn backward_states(problem: &Problem, lanes: usize) -> usize {
-    let words = Sizes::of(problem).words;
+    let words = state_words(problem);
     let most = (slots_of_pass(problem) / lanes).min(4 / words).max(1);
     states_for(problem.state, lanes, words).min(most)
 }
@@ -471,9 +471,8 @@ fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
     if problem.seq < BOUNDED_FROM {
         return BACKWARD_TILE;
     }
-    let sizes = Sizes::of(problem);
-    let boundary = lanes * backward_states(problem, lanes) * sizes.words * 4;
-    let decay = if decay_by_sum(problem) { sizes.real } else { boundary };
+    let boundary = lanes * backward_states(problem, lanes) * state_words(problem) * 4;
+    let decay = if decay_by_sum(problem) { real_bytes(problem) } else { boundary };
     let shortest = (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64);
     (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
 }
@@ -497,12 +496,12 @@ fn sums_of_frame(problem: &Problem, layout: &Layout) -> usize {
 /// Bytes of the states at the boundaries of chunks, and of the decays between them.
 fn boundary_bytes(problem: &Problem, layout: &Layout, chunks: usize) -> usize {
     let states = layout.states_bytes(problem);
-    let decay = if decay_by_sum(problem) { Sizes::of(problem).real } else { states };
+    let decay = if decay_by_sum(problem) { real_bytes(problem) } else { states };
     if chunks > 1 { problem.batch * chunks * problem.dim * (states + decay) } else { 0 }
 }
 
 /// Bytes of what a segment of every row carries and sums over time.
 fn segment_bytes(problem: &Problem, layout: &Layout) -> usize {
     let sets = 2 + (2 - varying(problem));
-    problem.batch * problem.dim * (sets * layout.states_bytes(problem) + 2 * Sizes::of(problem).real)
+    problem.batch * problem.dim * (sets * layout.states_bytes(problem) + 2 * real_bytes(problem))
 }

@@ -1,16 +1,19 @@
 //! What the kernels of a plan are compiled for.
 
 use super::backward::{BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, summary_bytes};
-use super::forward::{CHANNELS_FOR_TIME_LANES, forward_bytes};
+use super::forward::{CHANNELS_FOR_TIME_LANES, finds_marks, forward_bytes};
 use super::{
-    Alignment, Layout, Properties, RESERVED_SHARED, Sizes, Units, has_several_passes, is_constant, is_heavy,
-    is_plain,
+    Alignment, Layout, Properties, RESERVED_SHARED, Units, has_several_passes, is_constant, is_heavy,
+    is_plain, real_bytes, state_words,
 };
 use crate::cuda::compile::{Configuration, Program};
 use crate::{Coefficients, ElementType, Method, Problem};
 
 /// Chunks up to which every block joins those before its own, without a launch for that.
 const MOST_JOINED: usize = 16;
+
+/// Bytes of a register.
+const REGISTER_BYTES: usize = 4;
 
 /// Tiles that a chunk has at least where one of them comes to be walked between two others, as `bring` of forward.cu wants them.
 const WHOLE_TILES_FROM: usize = 3;
@@ -23,11 +26,11 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
         Program::Backward if layout.parts > 1 => layout.warps * 32,
         // Rows in one tile: their shared memory leaves no room for more.
         Program::Backward if layout.tile > BACKWARD_TILE => 256,
-        Program::Backward if layout.states * Sizes::of(problem).words > 2 && !is_plain(problem) => 256,
+        Program::Backward if layout.states * state_words(problem) > 2 && !is_plain(problem) => 256,
         Program::Backward => 384,
         // A multiprocessor has no more channels than these.
         _ if layout.time_lanes > 1 => CHANNELS_FOR_TIME_LANES * 32,
-        _ if Sizes::of(problem).words > 1 => 0,
+        _ if state_words(problem) > 1 => 0,
         _ if heavy && layout.lanes < 4 => 256,
         _ if layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
         _ if problem.seq_idx && (problem.d || problem.z || problem.dt_bias || !is_plain(problem)) => 384,
@@ -151,7 +154,7 @@ impl<'a> Configurations<'a> {
             element: self.problem.element,
             complex: self.problem.complex,
             layout: Layout { lanes: self.layout.lanes, states: self.layout.states, ..Self::NEUTRAL_LAYOUT },
-            vector: vector(Sizes::of(self.problem).real, 16, &[width]),
+            vector: vector(real_bytes(self.problem), 16, &[width]),
             ..Self::NEUTRAL
         }
     }
@@ -164,10 +167,18 @@ impl<'a> Configurations<'a> {
         let row = p.state * p.components();
         let threads = self.layout.warps * 32;
         // All threads bring a tile, if they can: accesses of a few would be wider, and want registers of all.
-        let each = (self.layout.tile * width / threads).max(1);
-        let projection = |constant, alignment| match constant {
-            true => 1,
-            false => vector(size, alignment, &[width, row]).min(1 << each.ilog2()),
+        let elements = self.layout.tile * width;
+        let each = (elements / threads).max(1);
+        let registers =
+            |count: usize| (elements / count).div_ceil(threads) * (count * size).div_ceil(REGISTER_BYTES);
+        let projection = |constant, alignment| {
+            let widest = vector(size, alignment, &[width, row]).min(1 << each.ilog2());
+            match constant {
+                true => 1,
+                // Threads that are no power of two have registers for more than there is.
+                false if widest > 1 && registers(widest) > registers(widest / 2) + 1 => widest / 2,
+                false => widest,
+            }
         };
         Configuration {
             program,
@@ -199,7 +210,7 @@ impl<'a> Configurations<'a> {
 
     /// States of a row that are accessed at once.
     fn vector_states(&self, orders: usize) -> usize {
-        let size = Sizes::of(self.problem).real * self.problem.components();
+        let size = real_bytes(self.problem) * self.problem.components();
         vector(size, self.alignment.states, &[self.layout.states / orders, self.problem.state])
     }
 
@@ -237,9 +248,9 @@ impl<'a> Configurations<'a> {
             // rounds they come from shared memory in packs anyway.
             vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy(self.problem),
-            finds_marks: self.problem.seq_idx && chunks == 1,
+            finds_marks: self.problem.seq_idx && finds_marks(chunks),
             joins: (2..=MOST_JOINED).contains(&chunks),
-            // Elements that are read once more, to be finished, have half of all conditions: without them a walk takes 4 to
+            // Elements that are read once more, to be finished, have half of all conditions: without them a walk takes 1 to
             // 8% less. A plain one takes 1% more (H200).
             whole_tiles: (self.problem.d || self.problem.z)
                 && time_lanes == 1
@@ -263,7 +274,7 @@ impl<'a> Configurations<'a> {
 
     /// backward.cu, where it finds what adjoint chunks add to the gradients before them.
     pub fn chunk_adjoints(&self) -> Configuration {
-        let warps = WARPS_OF_ADJOINTS / Sizes::of(self.problem).words;
+        let warps = WARPS_OF_ADJOINTS / state_words(self.problem);
         self.that_fit(Configuration {
             summary: true,
             b_constant: true,

@@ -2,8 +2,8 @@
 
 use super::configurations::threads_wanted;
 use super::{
-    Layout, Properties, RESERVED_SHARED, Sizes, Units, blocks, decay_by_sum, is_constant, is_heavy,
-    states_for, unit, varying,
+    Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, is_constant, is_heavy, real_bytes,
+    state_words, states_for, unit, varying,
 };
 use crate::Problem;
 use crate::cuda::compile::Program;
@@ -49,6 +49,18 @@ pub struct ForwardPlan {
     pub checkpoint_interval: usize,
 }
 
+/// Whether the kernel finds the marks of packed rows by itself, where they are so many chunks; else marks.cu does.
+pub(super) const fn finds_marks(chunks: usize) -> bool {
+    chunks == 1
+}
+
+impl ForwardPlan {
+    /// Whether marks.cu finds the marks of packed rows, and not the kernel by itself.
+    pub const fn needs_marks(&self) -> bool {
+        !finds_marks(self.chunks)
+    }
+}
+
 /// Frames of a row of rows.cuh: an odd number of 16 bytes.
 fn pitch(tile: usize, real: usize) -> usize {
     let per_16_bytes = 16 / real;
@@ -57,7 +69,7 @@ fn pitch(tile: usize, real: usize) -> usize {
 
 /// Shared memory of forward.cu.
 pub(super) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
-    let real = Sizes::of(problem).real;
+    let real = real_bytes(problem);
     let projections = [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection));
     let width = layout.slots() * problem.components();
     let projection = match layout.time_lanes {
@@ -71,7 +83,7 @@ pub(super) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
         1 => 0,
         rounds => {
             let kept = 2 + usize::from(!decay_by_sum(problem)) + 2 - varying(problem);
-            kept * rounds * layout.warps * 32 * layout.states * Sizes::of(problem).words * 4
+            kept * rounds * layout.warps * 32 * layout.states * state_words(problem) * 4
         }
     };
     2 * (sequences + projections.count() * projection + marks) + parked + PLACE_BYTES
@@ -105,7 +117,7 @@ impl Properties {
         fewest: bool,
         most_rounds: usize,
     ) -> (Layout, Units) {
-        let words = Sizes::of(problem).words;
+        let words = state_words(problem);
         let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
         let passes = rounds.div_ceil(most_rounds);
         let rounds = rounds.div_ceil(passes);
@@ -157,7 +169,7 @@ impl Properties {
     fn time_lanes(&self, problem: &Problem) -> Option<(Layout, Units)> {
         let lanes = LANES_BESIDE_TIME_LANES;
         let states = states_for(problem.state, lanes, 1);
-        if Sizes::of(problem).words > 1
+        if state_words(problem) > 1
             || states > 4
             || !ROWS_FOR_TIME_LANES.contains(&problem.seq)
             || problem.batch * problem.dim > CHANNELS_FOR_TIME_LANES * self.multiprocessors

@@ -77,7 +77,7 @@ impl Layout {
 
     /// Their bytes.
     fn states_bytes(&self, problem: &Problem) -> usize {
-        self.slots() * Sizes::of(problem).words * 4
+        self.slots() * state_words(problem) * 4
     }
 }
 
@@ -90,17 +90,14 @@ pub struct Units {
     pub blocks: usize,
 }
 
-/// Bytes of a real and 4-byte words of a state.
-struct Sizes {
-    real: usize,
-    words: usize,
+/// Bytes of a real.
+fn real_bytes(problem: &Problem) -> usize {
+    problem.element.state_type().size()
 }
 
-impl Sizes {
-    fn of(problem: &Problem) -> Self {
-        let real = problem.element.state_type().size();
-        Self { real, words: problem.components() * real / 4 }
-    }
+/// Words of 4 bytes of a state.
+fn state_words(problem: &Problem) -> usize {
+    problem.components() * real_bytes(problem) / 4
 }
 
 const fn gcd(a: usize, b: usize) -> usize {
@@ -141,12 +138,12 @@ fn states_for(count: usize, lanes: usize, words: usize) -> usize {
 /// more registers than there are.
 fn is_heavy(problem: &Problem) -> bool {
     let gain = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
-    Sizes::of(problem).words > 1 || gain
+    state_words(problem) > 1 || gain
 }
 
 /// Whether a state is a word and its gain that of all the others.
 fn is_plain(problem: &Problem) -> bool {
-    Sizes::of(problem).words == 1 && problem.method == Method::Zoh
+    state_words(problem) == 1 && problem.method == Method::Zoh
 }
 
 /// Whether the states need several passes, or the directions.
