@@ -5,9 +5,9 @@ use super::{
     ForwardPlan, Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, has_several_passes,
     is_constant, is_plain, real_bytes, state_words, states_for, unit, varying,
 };
-use crate::Problem;
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
+use crate::{Method, Problem};
 
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
 const BOUNDED_FROM: usize = 2048;
@@ -29,9 +29,10 @@ const PARTS_OF_ROW: usize = 8;
 /// dC. They wait for one another: what each beyond the usual costs, as a share of the time.
 const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
 const WARP_SHARE: f64 = 0.025;
-/// Clocks that a warp whose lanes have 4, 2 or 1 words of states takes for a frame when it is alone, and in which it alone
-/// issues.
+/// Clocks that a warp whose lanes have 4, 2 or 1 states takes for a frame when it is alone, and in which it alone issues.
 const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (2, 300.0, 130.0), (1, 250.0, 80.0)];
+/// The same of a heavy walk: its own chain of operations is what such a warp waits for.
+const HEAVY_FRAME_CLOCKS: (f64, f64) = (690.0, 70.0);
 /// What a launch costs, in frames; the walk of the adjoints alone, and that of the states, as shares of the walk back.
 const LAUNCH_FRAMES: usize = 8;
 const ADJOINTS_SHARE: f64 = 0.15;
@@ -213,6 +214,7 @@ impl Properties {
         let parts = PARTS_OF_ROW.min(tile / (2 * SPAN));
         let layout = Layout { parts, tile, warps: parts, ..layout };
         let fits = parts > 1
+            && !is_heavy_walk_back(problem, &layout)
             && problem.seq <= LONGEST_ALONE
             && varying(problem) == 2
             && problem.batch * blocks(problem, &layout) * 2 <= self.multiprocessors
@@ -242,6 +244,7 @@ impl Properties {
             // Fewer lanes would keep fewer states, but chunks are as long for all.
             true if bounded && problem.state.min(slots_of_pass(problem)) > 16 => &[8, 16],
             true => &[4, 8, 16],
+            false if has_registers_for_four(problem) => &[4, 8],
             false => &[8],
         };
         let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
@@ -270,8 +273,12 @@ impl Properties {
                     // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
                     let whole = Layout { tile: problem.seq.next_multiple_of(SPAN), ..layout };
                     let running = self.multiprocessors * self.resident(problem, &whole, 1);
+                    // In one order alone, sums over channels want registers that heavy walks do not have.
+                    let has_registers =
+                        !is_heavy_walk_back(problem, &whole) || self.orders(problem, &whole, 1) > 1;
                     if backward_bytes(problem, &whole, 1) <= self.shared_per_block
                         && problem.batch * blocks(problem, &whole) <= running
+                        && has_registers
                     {
                         layout = whole;
                     }
@@ -284,6 +291,9 @@ impl Properties {
                 {
                     layout.warps -= 1;
                     layout.channels -= each;
+                }
+                if layout.warps * 32 > threads_wanted(problem, &layout, Program::Backward) {
+                    continue; // they would have too few registers
                 }
                 layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
@@ -330,10 +340,7 @@ impl Properties {
         let blocks =
             problem.batch.div_ceil(plan.rows_per_block) * blocks(problem, &plan.layout) * plan.segments;
         let resident = self.resident(problem, &plan.layout, plan.tiles());
-        let &(_, latency, issue) = FRAME_CLOCKS
-            .iter()
-            .find(|&&(words, ..)| words == plan.layout.states * state_words(problem))
-            .expect("a lane has up to four words");
+        let (latency, issue) = frame_clocks(problem, &plan.layout);
         // A frame of so many blocks side by side, whose warps share four schedulers.
         let frame = |blocks: usize| match blocks {
             0 => 0.0,
@@ -447,6 +454,27 @@ fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: us
         + (passes - 1) * edges * plan.layout.states_bytes(problem)
         + plan.piece * plan.segments * sums_of_frame(problem, &plan.layout);
     extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
+}
+
+/// Of a warp, as FRAME_CLOCKS has them.
+fn frame_clocks(problem: &Problem, layout: &Layout) -> (f64, f64) {
+    if is_heavy_walk_back(problem, layout) {
+        return HEAVY_FRAME_CLOCKS;
+    }
+    let measured = FRAME_CLOCKS.iter().find(|&&(states, ..)| states == layout.states);
+    let &(_, latency, issue) = measured.expect("states that a lane may have");
+    (latency, issue)
+}
+
+/// Whether the walk back takes nearly all registers that a thread can have: of four states that are not plain.
+pub(super) fn is_heavy_walk_back(problem: &Problem, layout: &Layout) -> bool {
+    layout.states == 4 && !is_plain(problem)
+}
+
+/// Whether a lane has registers for a heavy walk.
+fn has_registers_for_four(problem: &Problem) -> bool {
+    let most_of_all = problem.z && problem.method == Method::Highorder;
+    state_words(problem) == 1 && !problem.seq_idx && !most_of_all
 }
 
 /// States that a pass covers at most. 32 are two passes of 16 in one, over half as many channels a warp; but what is kept of

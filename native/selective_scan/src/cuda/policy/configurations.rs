@@ -1,6 +1,8 @@
 //! What the kernels of a plan are compiled for.
 
-use super::backward::{BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, summary_bytes};
+use super::backward::{
+    BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back, summary_bytes,
+};
 use super::forward::{CHANNELS_FOR_TIME_LANES, finds_marks, forward_bytes};
 use super::{
     Alignment, Layout, Properties, RESERVED_SHARED, Units, has_several_passes, is_constant, is_heavy,
@@ -264,9 +266,11 @@ impl<'a> Configurations<'a> {
     /// What backward.cu is compiled for in either use.
     fn walking_back(&self) -> Configuration {
         let walking = self.walking(Program::Backward);
+        // Where nearly all registers are taken, wide accesses find no neighbouring ones.
+        let narrow = is_heavy_walk_back(self.problem, &self.layout);
         Configuration {
             vector: walking.vector.min(PAIR),
-            vector_states: self.vector_states(self.layout.orders),
+            vector_states: if narrow { 1 } else { self.vector_states(self.layout.orders) },
             several_passes: has_several_passes(self.problem, &self.layout),
             ..walking
         }
