@@ -281,7 +281,7 @@ __device__ __forceinline__ void store_bytes(void* global, const void* bytes) {
 // Stores VECTOR neighbours of a sequence at once.
 template <typename Stored>
 __device__ __forceinline__ void store_vector(Stored* target, const Real (&values)[VECTOR]) {
-  alignas(16) Pack<Stored, VECTOR> pack{};
+  Pack<Stored, VECTOR> pack{};
 #pragma unroll
   for (int k = 0; k < VECTOR; k++) pack.put(k, rounded<Stored>(values[k]));
   store_bytes<VECTOR * sizeof(Stored)>(target, &pack);
