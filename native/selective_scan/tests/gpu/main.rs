@@ -118,9 +118,15 @@ fn main() {
         }
         assert!(record_file.is_none() || failed.is_empty(), "no record, because this failed: {failed:?}");
     }
-    let figures = if whole { figures::figures("") } else { Vec::new() };
     assert!(failed.is_empty(), "failed: {failed:?}");
-    if let Some(file) = record_file {
-        std::fs::write(file, record::record(&passed, &figures)).expect("the record can be written");
+    let write = |figures: &[figures::Figure]| {
+        if let Some(file) = &record_file {
+            std::fs::write(file, record::record(&passed, figures)).expect("the record can be written");
+        }
+    };
+    // Before the figures too: a run that is cut off there has passed.
+    write(&[]);
+    if whole {
+        write(&figures::figures(""));
     }
 }
