@@ -17,7 +17,7 @@ use selective_scan::cuda::nvrtc::Compiler;
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
-use shapes::{block, problem};
+use shapes::{bf16, block, problem};
 
 fn properties(architecture: i32) -> Properties {
     let shared_per_block = match architecture {
@@ -51,7 +51,10 @@ fn problems() -> Vec<Problem> {
         dt_limit: (k % 3 == 0).then_some([0.0, 1.0]),
         ..block(2, 2500, 510 + 2 * (k % 2), 16 + k % 3)
     };
-    exact.chain(series).enumerate().map(vary).collect()
+    // Accesses as wide as there are, where several passes gather in reals; and passes of 32 states.
+    let wide = Problem { bidirectional: true, ..bf16(block(1, 65, 24, 1)) };
+    let of_32_states = block(8, 2048, 1536, 64);
+    exact.chain(series).enumerate().map(vary).chain([wide, of_32_states]).collect()
 }
 
 #[test]
