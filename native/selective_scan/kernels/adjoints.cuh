@@ -4,11 +4,10 @@
 struct IncomingAdjoints {
   Pair dt[AHEAD], dy[AHEAD], z[AHEAD];
 
-  __device__ __forceinline__ IncomingAdjoints(const Arguments& args, const Sequence& sequence, const Thread& thread, int rows)
-      : z{} {
+  __device__ __forceinline__ IncomingAdjoints(const Arguments& args, const Sequence& sequence, const Thread& thread) : z{} {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-      const int span = (rows - 1) / SPAN - k, r = span * SPAN + thread.lane;
+      const int span = (sequence.rows - 1) / SPAN - k, r = span * SPAN + thread.lane;
       if (span >= 0) load(args, thread, k, sequence.at(r), sequence.owns(thread, r));
     }
   }
@@ -69,11 +68,11 @@ __device__ __forceinline__ void begin_adjoints(Thread& thread) {
   }
 }
 
-// Walks the adjoints alone of a tile, with whose first frame `sequence` begins.
+// Walks the adjoints alone of a tile.
 __device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                              IncomingAdjoints incoming, const Marks& marks, int rows) {
+                                              IncomingAdjoints incoming, const Marks& marks) {
   // Where the span lies that is read next: counted, because a product of 64 bits costs more than all else about it.
-  const int last = (rows - 1) / SPAN;
+  const int last = (sequence.rows - 1) / SPAN;
   i64 next = sequence.at((last - AHEAD) * SPAN + thread.lane);
   const i64 step = SPAN * sequence.stride;
 #pragma unroll 1

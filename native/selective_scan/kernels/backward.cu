@@ -62,7 +62,7 @@ __device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared,
   const int rows = shared.course.ready_rows, units = (rows + SPAN - 1) / SPAN * UNITS;
   const int frame = (int)(args.units * args.blocks_per_unit) * SLOT_WIDTH;
 #pragma unroll 1
-  for (int u = threadIdx.x; u < (TILE_B + TILE_C) * units; u += THREADS) {
+  for (int u = thread_anew(); u < (TILE_B + TILE_C) * units; u += THREADS) {
     const bool of_c = !TILE_B || u >= units;
     const int own = TILE_B && of_c ? u - units : u, span = own / UNITS, unit = own % UNITS, r = span * SPAN + unit / LANES;
     const int at = (of_c ? SPAN * SLOT_WIDTH : 0) + unit * LANE_WIDTH, k = span % SPANS;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void find_thread(Thread& thread, Shared& shared, cons
 #endif
 }
 
-// The same for every row, chunk and tile and at the end, so that registers are free between; a block of parts, alone on its
+// The same for every row and tile and at the end, so that registers are free between; a block of parts, alone on its
 // multiprocessor, has enough.
 __device__ __forceinline__ void find_thread_anew([[maybe_unused]] Thread& thread, [[maybe_unused]] Shared& shared,
                                                  [[maybe_unused]] const Place& place) {
@@ -208,12 +208,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   for (int i = (frames - 1) / PART_FRAMES * PART_FRAMES; i >= 0; i -= PART_FRAMES) {
     const int rows = frames - i < PART_FRAMES ? frames - i : PART_FRAMES;
     const Sequence sequence(args, place, thread, begin + i, rows);
-    const IncomingAdjoints incoming(args, sequence, thread, rows);
+    const IncomingAdjoints incoming(args, sequence, thread);
     const Marks marks = marks_of(args, place, begin + i, rows);
     enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
-    sequence.prefetch<true>(args, thread, -PART_FRAMES, -i);
-    sequence.prefetch<false>(args, thread, -PART_FRAMES, -i);
-    walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
+    sequence.prefetch<true>(args, thread, -PART_FRAMES, -i, 0);
+    sequence.prefetch<false>(args, thread, -PART_FRAMES, -i, 0);
+    walk_adjoints(warp, args, sequence, thread, incoming, marks);
   }
   find_thread_anew(thread, shared, place);
 #pragma unroll
@@ -274,14 +274,21 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
   }
 }
 
-// The state before the chunk that begins with scan index `begin`.
+// The last tile that is walked, and the last of a chunk.
+__device__ __forceinline__ u32 last_tile(const Course& course) { return (u32)((u64)(course.end - 1) / TILE); }
+__device__ __forceinline__ int last_of_chunk(const Course& course, u32 chunk) {
+  const u32 last = last_tile(course);
+  return TILES > 1 && chunk == last / TILES ? (int)(last % TILES) : TILES - 1;
+}
+
+// The state before a chunk.
 __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, const Arguments& args, const Place& place,
-                                           i64 begin) {
+                                           u32 chunk) {
   const i64 channel = place.channel0 + thread.column;
   const State* from = nullptr;
   i64 step = args.state;
-  if (begin > 0) {
-    const i64 boundary = (place.row * args.chunks + (u64)begin / (u64)args.chunk) * args.dim + channel;
+  if (chunk > 0) {
+    const i64 boundary = (place.row * args.chunks + chunk) * args.dim + channel;
     from = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
     step = args.boundary_width;
   } else if (args.write_final && args.initial_state) {
@@ -368,6 +375,7 @@ __device__ __forceinline__ bool find_course(Course& course, const Arguments& arg
   const i64 end = course.first + args.piece_frames;
   course.end = end < course.segment_end ? end : course.segment_end;
   set_channels(place, args, contribution);
+  course.tile = last_tile(course);
   course.ready_rows = 0;
   return course.first < course.end;  // the last segment may be shorter than the others
 }
@@ -385,84 +393,86 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Thread thread;
   begin_block(thread, shared, args, course.place);
   wait_for_kernels_before();
-  Warp& warp = shared.warps[thread.warp];
   for (;;) {
     find_thread_anew(thread, shared, course.place);
     load_adjoints(thread, args, course);
-    const i64 last_begin = course.end <= args.chunk ? 0 : (i64)((u64)(course.end - 1) / (u64)args.chunk * args.chunk);
-    for (i64 begin = last_begin; begin + args.chunk > course.first; begin -= args.chunk) {
-      const int frames = (int)(course.end - begin < args.chunk ? course.end - begin : args.chunk);
-      const int last = (frames - 1) / TILE;
-      if (!ROW_IS_TILE) find_thread_anew(thread, shared, course.place);
-      const Sequence sequence(args, course.place, thread, begin, frames);
+    do {
+      find_thread_anew(thread, shared, course.place);
+      Warp& warp = shared.warps[thread.warp];
+      const u32 number = course.tile, chunk = number / TILES;
+      const int tile = number % TILES, last = last_of_chunk(course, chunk);
+      const i64 i0 = (i64)number * TILE;
       PairStates h;
-      load_start(h, thread, args, course.place, begin);
+      if (tile == last) {
+        load_start(h, thread, args, course.place, chunk);
 #if TILES > 1
+        i64 i = i0 - last * TILE;
+        Sequence sequence(args, course.place, thread, i, TILE);
 #pragma unroll 1
-      for (int tile = 0; tile < last; tile++) {
-        const int r0 = tile * PART_FRAMES;
-        const First first_span(args, sequence, thread, r0);
-        const Marks marks = marks_of(args, course.place, begin + r0, PART_FRAMES);
-        enter_tile<false>(shared, args, course.place, marks, begin + r0, PART_FRAMES, [] {});
-        sequence.prefetch<true>(args, thread, r0 + PART_FRAMES, 0);
-        if (tile >= TILES_NOT_KEPT) save(states_before(thread, tile), h);
-        walk_states<false>(warp, args, sequence, thread, h, first_span, marks, r0, PART_FRAMES);
-      }
-#endif
-      // The piece may begin within the chunk.
-#pragma unroll 1
-      for (int tile = last; tile >= 0 && begin + tile * TILE >= course.first; tile--) {
-        find_thread_anew(thread, shared, course.place);
-        const int tile0 = tile * TILE, in_tile = frames - tile0 < TILE ? frames - tile0 : TILE;
-        const int r0 = tile0 + thread.part * PART_FRAMES, left = frames - r0;
-        const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
-        const First first_span(args, sequence, thread, r0);
-        const Marks of_tile = marks_of(args, course.place, begin + tile0, in_tile), marks = of_tile.of_part(thread.part);
-        enter_tile<true>(shared, args, course.place, of_tile, begin + tile0, in_tile, [&] { sum_warps(shared, args); });
-        // Sums are asked for again when the next tile is entered. Now, so that nothing of this has to be kept for it.
-        if (threadIdx.x == 0) {
-          const i64 contributions = args.units * args.blocks_per_unit;
-          course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
-                            ((begin + tile0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
-          course.ready_rows = in_tile;
+        for (int before = 0; before < last; before++) {
+          const First first_span(args, sequence, thread);
+          const Marks marks = marks_of(args, course.place, i, TILE);
+          enter_tile<false>(shared, args, course.place, marks, i, TILE, [] {});
+          sequence.prefetch<true>(args, thread, TILE, 0, course.end - i);
+          if (before >= TILES_NOT_KEPT) save(states_before(thread, before), h);
+          walk_states<false>(warp, args, sequence, thread, h, first_span, marks);
+          sequence.origin += TILE * sequence.stride;
+          i += TILE;
         }
+#endif
+      }
+      const int in_tile = course.end - i0 < TILE ? (int)(course.end - i0) : TILE, left = in_tile - thread.part * PART_FRAMES;
+      const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
+      const Sequence sequence(args, course.place, thread, i0 + thread.part * PART_FRAMES, rows);
+      const First first_span(args, sequence, thread);
+      const Marks of_tile = marks_of(args, course.place, i0, in_tile), marks = of_tile.of_part(thread.part);
+      enter_tile<true>(shared, args, course.place, of_tile, i0, in_tile, [&] {
+        sum_warps(shared, args);
+        if (thread_anew() == 0) course.tile = number - 1;  // all have read it
+      });
+      // Sums are asked for again when the next tile is entered. Now, so that nothing of this has to be kept for it.
+      if (thread_anew() == 0) {
+        const i64 contributions = args.units * args.blocks_per_unit;
+        course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
+                          ((i0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
+        course.ready_rows = in_tile;
+      }
 #if PARTS > 1
-        find_ends(shared, args, Sequence(args, course.place, thread, begin + r0, rows), thread, h, first_span, of_tile, rows);
+      find_ends(shared, args, sequence, thread, h, first_span, of_tile);
 #endif
 #if !ROW_IS_TILE
-        // The chunk before this is walked from its first tile on.
-        sequence.prefetch<true>(args, thread, (last - tile) * PART_FRAMES - (int)args.chunk, course.first - begin);
-        sequence.prefetch<false>(args, thread, r0 - PART_FRAMES, course.first - begin);
+      // The chunk before this is walked from its first tile on.
+      sequence.prefetch<true>(args, thread, (last - tile * 2) * TILE - (int)args.chunk, course.first - i0, 0);
+      sequence.prefetch<false>(args, thread, -TILE, course.first - i0, 0);
 #endif
-#if TILES > 1
 #if TILES_NOT_KEPT
-        if (tile < TILES_NOT_KEPT && tile < last) load_start(h, thread, args, course.place, begin);
+      if (tile < TILES_NOT_KEPT && tile < last) load_start(h, thread, args, course.place, chunk);
 #endif
-        if (tile >= TILES_NOT_KEPT && tile < last) restore(h, states_before(thread, tile));
-#endif
-        const FirstBack first_back(args, sequence, thread, r0, rows);
-#if SEQ_IDX
-        // Selections at every frame cost a third of all else: most tiles do without.
-        if ((marks.resets | marks.skips) == 0) {
-          walk_states<true>(warp, args, sequence, thread, h, first_span, Marks{0, 0}, r0, rows);
-          walk_back(warp, args, sequence, thread, first_back, Marks{0, 0}, r0, rows);
-        } else
-#endif
-        {
-          walk_states<true>(warp, args, sequence, thread, h, first_span, marks, r0, rows);
-          walk_back(warp, args, sequence, thread, first_back, marks, r0, rows);
-        }
 #if TILES > 1
-        clear(h);  // the next tile's are restored: without this, they would be kept in registers through the walk back
+      if (tile >= TILES_NOT_KEPT && tile < last) restore(h, states_before(thread, tile));
 #endif
+      const FirstBack first_back(args, sequence, thread);
+#if SEQ_IDX
+      // Selections at every frame cost a third of all else: most tiles do without.
+      if ((marks.resets | marks.skips) == 0) {
+        walk_states<true>(warp, args, sequence, thread, h, first_span, Marks{0, 0});
+        walk_back(warp, args, sequence, thread, first_back, Marks{0, 0});
+      } else
+#endif
+      {
+        walk_states<true>(warp, args, sequence, thread, h, first_span, marks);
+        walk_back(warp, args, sequence, thread, first_back, marks);
       }
-    }
+    } while ((i64)(course.tile + 1) * TILE > course.first);  // the piece may begin within a chunk
     find_thread_anew(thread, shared, course.place);
     store_adjoints(thread, args, course);
     __syncthreads();  // the sums of the last tile are ready, and nobody needs the row
     if (course.place.row + 1 >= course.row_end) break;
     __syncthreads();
-    if (threadIdx.x == 0) course.place.row++;
+    if (thread_anew() == 0) {
+      course.place.row++;
+      course.tile = last_tile(course);
+    }
     __syncthreads();
   }
   sum_warps(shared, args);

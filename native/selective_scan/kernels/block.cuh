@@ -65,7 +65,8 @@ __device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& pla
 __device__ __forceinline__ int thread_anew() {
   u32 index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return (int)(index % (u32)THREADS);
+  __builtin_assume(index < (u32)THREADS);
+  return (int)index;
 }
 
 // The lane of a thread of a warp, and its channel among those of the warp.

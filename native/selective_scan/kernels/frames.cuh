@@ -2,10 +2,10 @@
 
 // --- Between memory and registers -----------------------------------------------------------------------------
 
-// Where the elements of a thread's channels lie: those of frame r of a chunk at origin + r · stride.
+// Where the elements of a thread's channels lie: those of frame r of a tile, or of the warp's part of it, at origin + r · stride.
 struct Sequence {
   i64 origin, stride;
-  int rows;  // of the chunk
+  int rows;  // of the tile that there are
 
   __device__ __forceinline__ Sequence(const Arguments& args, const Place& place, const Thread& thread, i64 begin, int rows)
       : origin((place.row * args.seq + frame(args, begin)) * args.dim + place.channel0 + thread.column),
@@ -46,8 +46,8 @@ struct Sequence {
 #endif
   }
 
-  // Adds to what lies there, in the cache, without waiting for it. Each call of the pass adds once to an element, after those
-  // before it have ended: so the order of the sum is fixed.
+  // Adds to what lies there, in the cache, without waiting for it. Each pass adds once to an element, after those before it
+  // have ended: so the order of the sum is fixed.
   static __device__ __forceinline__ void add(Real* sums, [[maybe_unused]] const Thread& thread, i64 at,
                                              const Real (&values)[PAIR]) {
 #if VECTOR == PAIR && ELEMENT != 1 && __CUDA_ARCH__ >= 900
@@ -58,15 +58,15 @@ struct Sequence {
 #endif
   }
 
-  // Brings the warp's frames of a tile nearer while another is walked: what a walk of the states reads first, or the rest.
-  // r0 may lie before the chunk, but not before `least`.
+  // Brings the warp's frames of another tile, from frame r0 of this on, nearer while this is walked: what a walk of the states
+  // reads first, or the rest. There are those from `least` on, before `end`.
   template <bool STATES_FIRST>
-  __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least) const {
+  __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least, i64 end) const {
     const auto bring = [](const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); };
 #pragma unroll
     for (int first = 0; first < PART_FRAMES; first += 32) {
       const int of_tile = first + thread.place, r = r0 + of_tile;
-      if (of_tile >= PART_FRAMES || thread.here == 0 || r < least || r >= rows) continue;
+      if (of_tile >= PART_FRAMES || thread.here == 0 || r < least || r >= end) continue;
       if constexpr (STATES_FIRST) {
         bring(args.dt + at(r));
 #if USE_X
@@ -81,6 +81,9 @@ struct Sequence {
         if (args.last_pass) {
           bring(args.dx_sum + at(r));
           bring(args.ddt_sum + at(r));
+#if HAS_Z
+          bring(args.dz_sum + at(r));
+#endif
         }
 #endif
       }

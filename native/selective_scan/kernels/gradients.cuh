@@ -133,27 +133,22 @@ struct Earlier {
   }
 };
 
-// Adds a pass to a sequence's gradient. What is to be rounded gathers in `sums` until the last; else that is `target`. (In f32
-// what is subnormal is added as zero.)
+// Adds a pass to a sequence's gradient, which gathers in `sums`. What is to be rounded does until the last pass, which adds it,
+// `earlier`, to its own; where nothing is, `sums` is `target`. (In f32 what is subnormal is added as zero.)
 __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
                                          const Thread& thread, i64 at, Real (&values)[PAIR],
                                          [[maybe_unused]] const Pack<Real, PAIR>& earlier) {
-#if SEVERAL_PASSES && ELEMENT > 1
+#if SEVERAL_PASSES
   if (args.first_pass) {
     Sequence::store(sums, thread, at, values);
     return;
   }
-  if (!args.last_pass) {
+  if (ELEMENT < 2 || !args.last_pass) {
     Sequence::add(sums, thread, at, values);
     return;
   }
 #pragma unroll
   for (int p = 0; p < PAIR; p++) values[p] += earlier.real(p);
-#elif SEVERAL_PASSES
-  if (!args.first_pass) {
-    Sequence::add(sums, thread, at, values);
-    return;
-  }
 #endif
   Sequence::store(target, thread, at, values);
 }
@@ -319,9 +314,8 @@ __device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, S
 
 // Walks a tile back.
 __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                          const FirstBack& first_span, const Marks& marks, int r0, int rows) {
-  const int spans = (rows + SPAN - 1) / SPAN;
-  const int last = r0 + (spans - 1) * SPAN + thread.lane;
+                                          const FirstBack& first_span, const Marks& marks) {
+  const int spans = (sequence.rows + SPAN - 1) / SPAN, last = (spans - 1) * SPAN + thread.lane;
   i64 at = sequence.at(last);
   bool owned = sequence.owns(thread, last);
   Pair dy = first_span.dy, z = first_span.z;

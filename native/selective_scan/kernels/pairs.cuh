@@ -76,6 +76,7 @@ struct Course {
   i64 row_end, segment, part;      // the rows from place.row on; the segment of each
   i64 segment_begin, segment_end;  // scan indices
   i64 first, end;                  // those of the piece of it
+  u32 tile;                        // the tile that is walked next, from the last to the first: TILES are a chunk
   i64 contribution;                // the number of the block among those of a row
   i64 ready_at;                    // where in db_parts and dc_parts the tile belongs whose sums the warps have ready
   int ready_rows;                  // its frames; 0 for none
@@ -118,7 +119,7 @@ __device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args
   Marks marks{0, 0};
 #pragma unroll
   for (int first = 0; first < TILE; first += 32) {
-    const int r = first + threadIdx.x % 32;
+    const int r = first + thread_anew() % 32;
     const int mark = r < rows ? args.marks[place.row * args.seq + i0 + r] : MARK_SKIP;
     marks.resets |= (u64)__ballot_sync(ALL_LANES, mark & MARK_RESET) << first;
     marks.skips |= (u64)__ballot_sync(ALL_LANES, mark & MARK_SKIP) << first;

@@ -23,11 +23,11 @@ __device__ __forceinline__ void join_part(PairStates& carried, const Shared& sha
 // Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
 // walks both ways from zero, and takes what the parts before and after it leave.
 __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                          PairStates& h, const First& first, const Marks& of_tile, int rows) {
+                                          PairStates& h, const First& first, const Marks& of_tile) {
   const Marks marks = of_tile.of_part(thread.part);
   Warp& warp = shared.warps[thread.warp];
   const int own = thread.place * LANE_WIDTH;
-  const IncomingAdjoints incoming(args, sequence, thread, rows);
+  const IncomingAdjoints incoming(args, sequence, thread);
   PairStates states, after;
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
@@ -35,9 +35,9 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
     for (int s = 0; s < STATES; s++) after[p][s] = thread.adjoint[p][s];
   }
   clear(states);
-  walk_states<false>(warp, args, sequence, thread, states, first, marks, 0, rows);
+  walk_states<false>(warp, args, sequence, thread, states, first, marks);
   begin_adjoints(thread);
-  walk_adjoints(warp, args, sequence, thread, incoming, marks, rows);
+  walk_adjoints(warp, args, sequence, thread, incoming, marks);
   save(warp.ends + own, states);
   save(warp.adjoint_ends + own, thread.adjoint);
 #pragma unroll

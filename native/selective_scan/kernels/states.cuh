@@ -24,10 +24,10 @@ __device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const
 struct First {
   Pair dt[AHEAD], x[AHEAD];
 
-  __device__ __forceinline__ First(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0) {
+  __device__ __forceinline__ First(const Arguments& args, const Sequence& sequence, const Thread& thread) {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-      const int r = r0 + k * SPAN + thread.lane;
+      const int r = k * SPAN + thread.lane;
       const i64 at = sequence.at(r);
       load(thread, k, args.dt + at, args.x + at, sequence.owns(thread, r));
     }
@@ -42,9 +42,8 @@ struct First {
 struct FirstBack {
   Pair dy, z;
 
-  __device__ __forceinline__ FirstBack(const Arguments& args, const Sequence& sequence, const Thread& thread, int r0, int rows)
-      : z{} {
-    const int r = r0 + (rows - 1) / SPAN * SPAN + thread.lane;
+  __device__ __forceinline__ FirstBack(const Arguments& args, const Sequence& sequence, const Thread& thread) : z{} {
+    const int r = (sequence.rows - 1) / SPAN * SPAN + thread.lane;
     const i64 at = sequence.at(r);
     const bool owned = sequence.owns(thread, r);
     dy = Sequence::load(args.dy, thread, at, owned);
@@ -85,15 +84,13 @@ __device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, c
   }
 }
 
-// Walks the states of a tile, which begins with frame r0 of the chunk, and leaves the Δ and x of its frames in the rows of
-// the warp. KEEP: keeps the states before each span, and does not walk the last; else the rows of two spans serve all.
+// Walks the states of a tile, and leaves the Δ and x of its frames in the rows of the warp. KEEP: keeps the states before each span, and does not walk the last; else the rows of two spans serve all.
 template <bool KEEP>
 __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& args, const Sequence& sequence,
-                                            const Thread& thread, PairStates& h, First incoming, const Marks& marks, int r0,
-                                            int rows) {
-  const int spans = (rows + SPAN - 1) / SPAN;
+                                            const Thread& thread, PairStates& h, First incoming, const Marks& marks) {
+  const int spans = (sequence.rows + SPAN - 1) / SPAN;
   const i64 step = SPAN * sequence.stride;
-  const i64 next = sequence.at(r0 + AHEAD * SPAN + thread.lane);
+  const i64 next = sequence.at(AHEAD * SPAN + thread.lane);
   const Element *dt = args.dt + next, *x = args.x + next;
   // What belongs to span k0.
   Real *frames = thread.frames, *kept = thread.states;
@@ -106,7 +103,7 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
       if (k >= spans) break;
       const int own = k * SPAN + thread.lane;
       if (is_owner(thread)) {
-        const bool present = sequence.owns(thread, r0 + own) && !marks.skip(own);
+        const bool present = sequence.owns(thread, own) && !marks.skip(own);
         Real delta[PAIR], values[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
 #pragma unroll
@@ -115,7 +112,7 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
         put(frames + DISTANCE(x), thread, ahead, values);
       }
       if constexpr (KEEP) save(kept + ahead * SPAN_REALS, h);
-      if (k + AHEAD < spans) incoming.load(thread, ahead, dt, x, sequence.owns(thread, r0 + own + AHEAD * SPAN));
+      if (k + AHEAD < spans) incoming.load(thread, ahead, dt, x, sequence.owns(thread, own + AHEAD * SPAN));
       dt += step;
       x += step;
       __syncwarp();

@@ -367,7 +367,7 @@ impl Properties {
             }
         };
         let waiting = WARP_SHARE * plan.layout.warps.saturating_sub(BACKWARD_WARPS[0]) as f64;
-        let sums = (sums_of_frame(problem, &plan.layout) * plan.segment * plan.segments) as f64;
+        let sums = (sums_of_frame(problem, &plan.layout) * problem.seq) as f64;
         let reduction = sums / (SUM_BYTES_A_CLOCK * self.multiprocessors as f64);
         passes as f64 * (all * (walk + adjoints) * (1.0 + waiting) + reduction)
     }

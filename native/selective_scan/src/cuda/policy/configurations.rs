@@ -5,8 +5,8 @@ use super::backward::{
 };
 use super::forward::{CHANNELS_FOR_TIME_LANES, finds_marks, forward_bytes};
 use super::{
-    Alignment, Layout, Properties, RESERVED_SHARED, Units, has_several_passes, is_constant, is_heavy,
-    is_plain, real_bytes, state_words,
+    Alignment, Layout, Properties, RESERVED_SHARED, Units, has_several_passes, is_constant,
+    is_heavy_walk_forward, is_plain, real_bytes, state_words,
 };
 use crate::cuda::compile::{Configuration, Program};
 use crate::{Coefficients, ElementType, Method, Problem};
@@ -23,7 +23,7 @@ const WHOLE_TILES_FROM: usize = 3;
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing.
 pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
-    let heavy = is_heavy(problem);
+    let heavy = is_heavy_walk_forward(problem);
     match program {
         Program::Backward if layout.parts > 1 => layout.warps * 32,
         // Rows in one tile: their shared memory leaves no room for more.
@@ -249,7 +249,7 @@ impl<'a> Configurations<'a> {
             // States in neighbouring registers would meet in their banks all through the walk of many frames; of several
             // rounds they come from shared memory in packs anyway.
             vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
-            pipelined: !is_heavy(self.problem),
+            pipelined: !is_heavy_walk_forward(self.problem),
             finds_marks: self.problem.seq_idx && finds_marks(chunks),
             joins: (2..=MOST_JOINED).contains(&chunks),
             // Elements that are read once more, to be finished, have half of all conditions: without them a walk takes 1 to

@@ -2,8 +2,8 @@
 
 use super::configurations::threads_wanted;
 use super::{
-    Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, is_constant, is_heavy, real_bytes,
-    state_words, states_for, unit, varying,
+    Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, is_constant, is_heavy_walk_forward,
+    real_bytes, state_words, states_for, unit, varying,
 };
 use crate::Problem;
 use crate::cuda::compile::Program;
@@ -176,7 +176,7 @@ impl Properties {
         {
             return None;
         }
-        let warps = WARPS_OF_TIME_LANES[usize::from(is_heavy(problem))];
+        let warps = WARPS_OF_TIME_LANES[usize::from(is_heavy_walk_forward(problem))];
         let layout = Layout {
             lanes,
             time_lanes: 32 / lanes,

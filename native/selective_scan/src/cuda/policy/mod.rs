@@ -136,7 +136,7 @@ fn states_for(count: usize, lanes: usize, words: usize) -> usize {
 
 /// Whether the walk forward is left in a loop: so many operations wait for nothing there, and unrolled they would need
 /// more registers than there are.
-fn is_heavy(problem: &Problem) -> bool {
+fn is_heavy_walk_forward(problem: &Problem) -> bool {
     let gain = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
     state_words(problem) > 1 || gain
 }
