@@ -416,7 +416,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
           sequence.prefetch<true>(args, thread, TILE, 0, course.end - i);
           if (before >= TILES_NOT_KEPT) save(states_before(thread, before), h);
           walk_states<false>(warp, args, sequence, thread, h, first_span, marks);
-          sequence.origin += TILE * sequence.stride;
+          sequence.advance();
           i += TILE;
         }
 #endif

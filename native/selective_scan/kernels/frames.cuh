@@ -15,6 +15,8 @@ struct Sequence {
   // Where the thread's elements of frame r lie.
   __device__ __forceinline__ i64 at(int r) const { return origin + r * stride; }
 
+  __device__ __forceinline__ void advance() { origin += TILE * stride; }
+
   // Whether the thread owns a frame that there is.
   __device__ __forceinline__ bool owns(const Thread& thread, int r) const {
     return is_owner(thread) && thread.here > 0 && r < rows;
