@@ -87,6 +87,26 @@ fn the_backward_pass_takes_a_tenth_of_its_inputs() {
     }
 }
 
+/// backward.cu finds a tile's chunk by its number, and where it lies by that alone.
+#[test]
+fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
+    let lengths = || (1..=130).chain([197, 1000, 1024, 2047, 2048, 2500, 4096, 65_536]);
+    for (architecture, problem) in
+        [75, 86, 90].into_iter().flat_map(|a| problems().into_iter().map(move |p| (a, p)))
+    {
+        for seq in lengths() {
+            let problem = Problem { seq, ..problem.clone() };
+            let plan = properties(architecture).backward(&problem);
+            let (tile, of_tiles) = (plan.layout.tile, plan.tiles() * plan.layout.tile);
+            assert!(of_tiles == plan.chunk || plan.chunks == 1 && of_tiles >= seq, "{problem:?}: {plan:?}");
+            assert!(plan.segments == 1 || plan.segment.is_multiple_of(plan.chunk), "{problem:?}: {plan:?}");
+            for piece in plan.pieces(&problem, true, true) {
+                assert!(piece.first.is_multiple_of(tile), "{problem:?}: {piece:?} of {plan:?}");
+            }
+        }
+    }
+}
+
 fn one_kernel() -> Configuration {
     configurations(&properties(90), &problem(1, 1, 1, 1), Pass::Forward)[0]
 }
