@@ -7,9 +7,13 @@ mod bounds;
 mod shapes;
 #[path = "gpu/sources.rs"]
 mod sources;
+mod support;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
 use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
@@ -18,6 +22,7 @@ use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, problem};
+use support::random;
 
 fn properties(architecture: i32) -> Properties {
     let shared_per_block = match architecture {
@@ -34,16 +39,17 @@ fn properties(architecture: i32) -> Properties {
     }
 }
 
+const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::Bf16, ElementType::F64, ElementType::F16];
+
 /// Every method beside varying types, layouts and options.
 fn problems() -> Vec<Problem> {
-    let elements = [ElementType::F32, ElementType::Bf16, ElementType::F64, ElementType::F16];
     let taylor = |method: &Method| method.has_taylor();
     let exact = Method::ALL.iter().map(|&method| (method, Coefficients::Exact));
     let series = Method::ALL.iter().copied().filter(taylor).map(|method| (method, Coefficients::Taylor));
     let vary = |(k, (method, coefficients)): (usize, (Method, Coefficients))| Problem {
         method,
         coefficients,
-        element: elements[k % 4],
+        element: ELEMENTS[k % 4],
         complex: k % 3 == 1,
         b: if k % 5 == 2 { Projection::Constant } else { Projection::PerFrame { groups: 1 + k % 2 } },
         c: if k % 5 == 3 { Projection::Constant } else { Projection::PerFrame { groups: 1 } },
@@ -57,6 +63,14 @@ fn problems() -> Vec<Problem> {
     exact.chain(series).enumerate().map(vary).chain([wide, of_32_states]).collect()
 }
 
+/// Problems as the GPU tests draw them, whatever comes together: a few, because each is compiled.
+fn drawn() -> Vec<Problem> {
+    const COUNT: u32 = 12;
+    let mut runner = TestRunner::new(random::config(COUNT, 0));
+    let cases = random::cases(&ELEMENTS, random::SMALL);
+    (0..COUNT).map(|_| cases.new_tree(&mut runner).unwrap().current().problem).collect()
+}
+
 #[test]
 fn kernels_compile_for_every_architecture() {
     let compiler = match Compiler::find() {
@@ -67,15 +81,17 @@ fn kernels_compile_for_every_architecture() {
         }
     };
     let architectures = [75, 80, 86, 90, 100, 120];
-    let all: Vec<_> = problems().into_iter().enumerate().collect();
-    all.par_iter().for_each(|(k, problem)| {
+    let mut kernels = HashSet::new();
+    for (k, problem) in problems().into_iter().chain(drawn()).enumerate() {
         let architecture = architectures[k % architectures.len()];
         for pass in [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints] {
-            for configuration in configurations(&properties(architecture), problem, pass) {
-                let compiled = compiler.compile(&configuration, compiler.target(architecture));
-                assert!(compiled.is_ok(), "{configuration:?}: {compiled:?}");
-            }
+            let needed = configurations(&properties(architecture), &problem, pass);
+            kernels.extend(needed.into_iter().map(|configuration| (architecture, configuration)));
         }
+    }
+    kernels.par_iter().for_each(|(architecture, configuration)| {
+        let compiled = compiler.compile(configuration, compiler.target(*architecture));
+        assert!(compiled.is_ok(), "{configuration:?}: {compiled:?}");
     });
 }
 
