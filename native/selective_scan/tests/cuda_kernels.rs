@@ -22,7 +22,7 @@ use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, problem};
-use support::random;
+use support::{ELEMENTS, random};
 
 fn properties(architecture: i32) -> Properties {
     let shared_per_block = match architecture {
@@ -39,17 +39,16 @@ fn properties(architecture: i32) -> Properties {
     }
 }
 
-const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::Bf16, ElementType::F64, ElementType::F16];
-
 /// Every method beside varying types, layouts and options.
 fn problems() -> Vec<Problem> {
+    let elements = [ElementType::F32, ElementType::Bf16, ElementType::F64, ElementType::F16];
     let taylor = |method: &Method| method.has_taylor();
     let exact = Method::ALL.iter().map(|&method| (method, Coefficients::Exact));
     let series = Method::ALL.iter().copied().filter(taylor).map(|method| (method, Coefficients::Taylor));
     let vary = |(k, (method, coefficients)): (usize, (Method, Coefficients))| Problem {
         method,
         coefficients,
-        element: ELEMENTS[k % 4],
+        element: elements[k % 4],
         complex: k % 3 == 1,
         b: if k % 5 == 2 { Projection::Constant } else { Projection::PerFrame { groups: 1 + k % 2 } },
         c: if k % 5 == 3 { Projection::Constant } else { Projection::PerFrame { groups: 1 } },
@@ -107,11 +106,10 @@ fn the_backward_pass_takes_a_tenth_of_its_inputs() {
 #[test]
 fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
     let lengths = || (1..=130).chain([197, 1000, 1024, 2047, 2048, 2500, 4096, 65_536]);
-    for (architecture, problem) in
-        [75, 86, 90].into_iter().flat_map(|a| problems().into_iter().map(move |p| (a, p)))
-    {
-        for seq in lengths() {
-            let problem = Problem { seq, ..problem.clone() };
+    let of_lengths = |problem: Problem| lengths().map(move |seq| Problem { seq, ..problem.clone() });
+    for architecture in [75, 86, 90] {
+        for problem in problems().into_iter().flat_map(of_lengths) {
+            let seq = problem.seq;
             let plan = properties(architecture).backward(&problem);
             let (tile, of_tiles) = (plan.layout.tile, plan.tiles() * plan.layout.tile);
             assert!(of_tiles == plan.chunk || plan.chunks == 1 && of_tiles >= seq, "{problem:?}: {plan:?}");

@@ -3,7 +3,7 @@
 mod support;
 
 use selective_scan::{ElementType, cpu, naive};
-use support::{assert_close, golden};
+use support::{ELEMENTS, assert_close, golden};
 
 #[test]
 fn the_naive_twin_is_the_truth() {
@@ -30,7 +30,7 @@ fn tolerance(element: ElementType) -> f64 {
 #[test]
 fn forward_on_the_cpu() {
     for golden in golden::load() {
-        for element in [ElementType::F64, ElementType::F32, ElementType::Bf16, ElementType::F16] {
+        for element in ELEMENTS {
             let case = golden.case(element);
             let expected = match element {
                 ElementType::F64 | ElementType::F32 => golden.outputs.clone(),
@@ -45,7 +45,7 @@ fn forward_on_the_cpu() {
 #[test]
 fn backward_on_the_cpu() {
     for golden in golden::load() {
-        for element in [ElementType::F64, ElementType::F32, ElementType::Bf16, ElementType::F16] {
+        for element in ELEMENTS {
             let case = golden.case(element);
             let (expected, tolerance) = match element {
                 ElementType::F64 => (golden.gradients.clone(), 1e-10),

@@ -7,10 +7,8 @@ use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs, P
 
 use crate::on_device::OnDevice;
 use crate::shapes::{bf16, block, f64, problem};
-use crate::support::{Case, golden, random};
+use crate::support::{Case, ELEMENTS, golden, random};
 use crate::{backward, device, forward};
-
-const ELEMENTS: [ElementType; 4] = [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::F16];
 
 /// How far outputs and gradients may be from float64, relative to the norm; sequences of 2 bytes an element are
 /// allowed their rounding.

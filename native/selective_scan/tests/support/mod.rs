@@ -7,7 +7,11 @@ pub mod registry;
 pub mod time;
 
 use selective_scan::naive::{decode, element_of};
-use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
+use selective_scan::{ElementType, Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
+
+/// What sequences are stored in.
+pub const ELEMENTS: [ElementType; 4] =
+    [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::F16];
 
 /// A call of a backend's forward pass.
 pub type Forward = fn(&Problem, Inputs<&[u8]>, Outputs<&mut [u8]>) -> Result<(), Error>;

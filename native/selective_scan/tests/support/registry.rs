@@ -1,8 +1,9 @@
 //! bench/shapes.json: the shapes that are measured and packed, and the variants of them.
 
-use selective_scan::{ElementType, Method, Problem, Projection};
+use selective_scan::{Method, Problem, Projection};
 use serde::Deserialize;
 
+use super::ELEMENTS;
 use super::random::zoh;
 
 #[derive(Deserialize)]
@@ -62,8 +63,7 @@ impl Variant {
         let known = ["z", "d", "dt_bias", "dt_softplus", "seq_idx"];
         assert!(self.features.iter().all(|name| known.contains(&&name[..])), "features are of {known:?}");
         let has = |name: &str| self.features.iter().any(|feature| feature == name);
-        let elements = [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::F16];
-        let element = |name: &String| elements.into_iter().find(|e| e.to_string() == *name).expect("a type");
+        let element = |name: &String| ELEMENTS.into_iter().find(|e| e.to_string() == *name).expect("a type");
         let projection = Projection::PerFrame { groups: self.groups.unwrap_or(1) };
         Problem {
             state: self.state.unwrap_or(problem.state),
