@@ -7,9 +7,10 @@ export LC_ALL ?= C.UTF-8
 
 .PHONY: test demo setup lint format ptx gpu-bundle bench-gpu
 
-# Every test: of the Rust crates, of the Elixir library, and of the XLA custom call.
+# Every test: of the Rust crates, of the CUDA kernels without a GPU, of the Elixir library, and of the XLA custom call.
 test: setup
 	cargo test $(CARGO_FLAGS) --release --package selective_scan
+	bin/kernels-test
 	mix test
 	bin/xla-test
 

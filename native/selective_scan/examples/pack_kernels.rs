@@ -19,40 +19,10 @@ use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::nvrtc::Compiler;
 use selective_scan::cuda::packed::{TARGET, pack};
-use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{Pass, configurations};
 use selective_scan::{Error, Problem};
+use support::devices::devices;
 use support::registry::Registry;
-
-/// Compute capability, multiprocessors, and shared memory of a block and of a multiprocessor in KiB (CUDA C++
-/// Programming Guide, technical specifications per compute capability).
-const DEVICES: &[(i32, usize, usize, usize)] = &[
-    (75, 40, 64, 64),     // T4
-    (75, 68, 64, 64),     // RTX 2080 Ti
-    (80, 108, 163, 164),  // A100
-    (86, 28, 99, 100),    // RTX 3060
-    (86, 46, 99, 100),    // RTX 3070
-    (86, 82, 99, 100),    // RTX 3090
-    (89, 24, 99, 100),    // RTX 4060
-    (89, 58, 99, 100),    // L4
-    (89, 76, 99, 100),    // RTX 4080
-    (89, 128, 99, 100),   // RTX 4090
-    (90, 114, 227, 228),  // H100 PCIe
-    (90, 132, 227, 228),  // H100, H200
-    (100, 148, 227, 228), // B200
-    (120, 36, 99, 100),   // RTX 5060 Ti
-    (120, 84, 99, 100),   // RTX 5080
-    (120, 170, 99, 100),  // RTX 5090
-];
-
-fn devices() -> impl Iterator<Item = Properties> {
-    DEVICES.iter().map(|&(architecture, multiprocessors, of_block, of_all)| Properties {
-        architecture,
-        multiprocessors,
-        shared_per_block: of_block << 10,
-        shared_per_multiprocessor: of_all << 10,
-    })
-}
 
 /// A window of frames is as long, and a model as wide, as a game wants it: these beside the registry's.
 const WINDOWS: &[usize] = &[16, 32, 48, 64, 80, 96, 112, 128, 144];

@@ -211,8 +211,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
     const IncomingAdjoints incoming(args, sequence, thread);
     const Marks marks = marks_of(args, place, begin + i, rows);
     enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
-    sequence.prefetch<true>(args, thread, -PART_FRAMES, -i, 0);
-    sequence.prefetch<false>(args, thread, -PART_FRAMES, -i, 0);
+    const auto wanted = [&](int r) { return r >= -i; };
+    sequence.prefetch<true>(args, thread, -PART_FRAMES, wanted);
+    sequence.prefetch<false>(args, thread, -PART_FRAMES, wanted);
     walk_adjoints(warp, args, sequence, thread, incoming, marks);
   }
   find_thread_anew(thread, shared, place);
@@ -278,7 +279,7 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
 __device__ __forceinline__ u32 last_tile(const Course& course) { return (u32)((u64)(course.end - 1) / TILE); }
 __device__ __forceinline__ int last_of_chunk(const Course& course, u32 chunk) {
   const u32 last = last_tile(course);
-  return TILES > 1 && chunk == last / TILES ? (int)(last % TILES) : TILES - 1;
+  return chunk == last / TILES ? (int)(last % TILES) : TILES - 1;
 }
 
 // The state before a chunk.
@@ -394,7 +395,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   begin_block(thread, shared, args, course.place);
   wait_for_kernels_before();
   for (;;) {
-    find_thread_anew(thread, shared, course.place);
     load_adjoints(thread, args, course);
     do {
       find_thread_anew(thread, shared, course.place);
@@ -403,9 +403,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       const int tile = number % TILES, last = last_of_chunk(course, chunk);
       const i64 i0 = (i64)number * TILE;
       PairStates h;
-      if (tile == last) {
-        load_start(h, thread, args, course.place, chunk);
+      if (tile == last || tile < TILES_NOT_KEPT) load_start(h, thread, args, course.place, chunk);
 #if TILES > 1
+      if (tile == last) {
         i64 i = i0 - last * TILE;
         Sequence sequence(args, course.place, thread, i, TILE);
 #pragma unroll 1
@@ -413,14 +413,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
           const First first_span(args, sequence, thread);
           const Marks marks = marks_of(args, course.place, i, TILE);
           enter_tile<false>(shared, args, course.place, marks, i, TILE, [] {});
-          sequence.prefetch<true>(args, thread, TILE, 0, course.end - i);
+          sequence.prefetch<true>(args, thread, TILE, [&](int r) { return r < course.end - i; });
           if (before >= TILES_NOT_KEPT) save(states_before(thread, before), h);
           walk_states<false>(warp, args, sequence, thread, h, first_span, marks);
           sequence.advance();
           i += TILE;
         }
-#endif
       }
+#endif
       const int in_tile = course.end - i0 < TILE ? (int)(course.end - i0) : TILE, left = in_tile - thread.part * PART_FRAMES;
       const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
       const Sequence sequence(args, course.place, thread, i0 + thread.part * PART_FRAMES, rows);
@@ -442,11 +442,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #endif
 #if !ROW_IS_TILE
       // The chunk before this is walked from its first tile on.
-      sequence.prefetch<true>(args, thread, (last - tile * 2) * TILE - (int)args.chunk, course.first - i0, 0);
-      sequence.prefetch<false>(args, thread, -TILE, course.first - i0, 0);
-#endif
-#if TILES_NOT_KEPT
-      if (tile < TILES_NOT_KEPT && tile < last) load_start(h, thread, args, course.place, chunk);
+      const i64 least = course.first - i0;
+      const auto wanted = [&](int r) { return r >= least; };
+      sequence.prefetch<true>(args, thread, (last - tile * 2) * TILE - (int)args.chunk, wanted);
+      sequence.prefetch<false>(args, thread, -TILE, wanted);
 #endif
 #if TILES > 1
       if (tile >= TILES_NOT_KEPT && tile < last) restore(h, states_before(thread, tile));

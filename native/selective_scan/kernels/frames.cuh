@@ -1,5 +1,8 @@
 // The way of frames and of states between memory, registers and shared memory, in the backward pass.
 
+// Whether there is an addition to memory of two neighbours: devices have it since 9.0, PTX since 8.1, which is CUDA 12.1's.
+#define ADDS_VECTORS (__CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || __CUDACC_VER_MINOR__ >= 1))
+
 // --- Between memory and registers -----------------------------------------------------------------------------
 
 // Where the elements of a thread's channels lie: those of frame r of a tile, or of the warp's part of it, at origin + r · stride.
@@ -52,7 +55,7 @@ struct Sequence {
   // have ended: so the order of the sum is fixed.
   static __device__ __forceinline__ void add(Real* sums, [[maybe_unused]] const Thread& thread, i64 at,
                                              const Real (&values)[PAIR]) {
-#if VECTOR == PAIR && ELEMENT != 1 && __CUDA_ARCH__ >= 900
+#if VECTOR == PAIR && ELEMENT != 1 && ADDS_VECTORS
     asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(sums + at), "f"(values[0]), "f"(values[1]) : "memory");
 #else
     atomicAdd(sums + at, values[0]);
@@ -60,15 +63,15 @@ struct Sequence {
 #endif
   }
 
-  // Brings the warp's frames of another tile, from frame r0 of this on, nearer while this is walked: what a walk of the states
-  // reads first, or the rest. There are those from `least` on, before `end`.
-  template <bool STATES_FIRST>
-  __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, i64 least, i64 end) const {
+  // Brings the warp's frames of another tile, from frame r0 of this on, nearer while this is walked, those that are wanted(r):
+  // what a walk of the states reads first, or the rest.
+  template <bool STATES_FIRST, typename Wanted>
+  __device__ __forceinline__ void prefetch(const Arguments& args, const Thread& thread, int r0, Wanted wanted) const {
     const auto bring = [](const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); };
 #pragma unroll
     for (int first = 0; first < PART_FRAMES; first += 32) {
       const int of_tile = first + thread.place, r = r0 + of_tile;
-      if (of_tile >= PART_FRAMES || thread.here == 0 || r < least || r >= end) continue;
+      if (of_tile >= PART_FRAMES || thread.here == 0 || !wanted(r)) continue;
       if constexpr (STATES_FIRST) {
         bring(args.dt + at(r));
 #if USE_X

@@ -76,10 +76,10 @@ struct Course {
   i64 row_end, segment, part;      // the rows from place.row on; the segment of each
   i64 segment_begin, segment_end;  // scan indices
   i64 first, end;                  // those of the piece of it
-  u32 tile;                        // the tile that is walked next, from the last to the first: TILES are a chunk
   i64 contribution;                // the number of the block among those of a row
-  i64 ready_at;                    // where in db_parts and dc_parts the tile belongs whose sums the warps have ready
-  int ready_rows;                  // its frames; 0 for none
+  u32 tile;                        // the tile that is walked next, from the last to the first: TILES are a chunk
+  int ready_rows;                  // frames of the tile whose sums of dB and dC the warps have ready; 0 for none
+  i64 ready_at;                    // where in db_parts and dc_parts they belong
 };
 
 // A tile of a projection, in every order in which there are threads that hold their states (see order_of).

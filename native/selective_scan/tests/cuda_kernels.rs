@@ -17,27 +17,12 @@ use proptest::test_runner::TestRunner;
 use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
-use selective_scan::cuda::nvrtc::Compiler;
-use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, problem};
+use support::devices::{architectures, device};
+use support::nvrtc::compiler;
 use support::{ELEMENTS, random};
-
-fn properties(architecture: i32) -> Properties {
-    let shared_per_block = match architecture {
-        75 => 64 << 10,
-        86 | 89 | 120 => 99 << 10,
-        80 | 87 => 163 << 10,
-        _ => 227 << 10,
-    };
-    Properties {
-        architecture,
-        multiprocessors: 64,
-        shared_per_block,
-        shared_per_multiprocessor: shared_per_block + 1024,
-    }
-}
 
 /// Every method beside varying types, layouts and options.
 fn problems() -> Vec<Problem> {
@@ -72,20 +57,16 @@ fn drawn() -> Vec<Problem> {
 
 #[test]
 fn kernels_compile_for_every_architecture() {
-    let compiler = match Compiler::find() {
-        Ok(compiler) => compiler,
-        Err(error) => {
-            println!("SKIPPED: kernels are compiled by NVRTC: {error}");
-            return;
-        }
-    };
-    let architectures = [75, 80, 86, 90, 100, 120];
+    let Some(compiler) = compiler() else { return };
+    let architectures = architectures();
+    let each = |(k, problem)| (architectures[k % architectures.len()], problem);
+    // From 9.0 on kernels have ways of their own.
+    let newer = problems().into_iter().map(|problem| (device(90), problem));
     let mut kernels = HashSet::new();
-    for (k, problem) in problems().into_iter().chain(drawn()).enumerate() {
-        let architecture = architectures[k % architectures.len()];
+    for (device, problem) in problems().into_iter().chain(drawn()).enumerate().map(each).chain(newer) {
         for pass in [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints] {
-            let needed = configurations(&properties(architecture), &problem, pass);
-            kernels.extend(needed.into_iter().map(|configuration| (architecture, configuration)));
+            let needed = configurations(&device, &problem, pass);
+            kernels.extend(needed.into_iter().map(|configuration| (device.architecture, configuration)));
         }
     }
     kernels.par_iter().for_each(|(architecture, configuration)| {
@@ -96,9 +77,8 @@ fn kernels_compile_for_every_architecture() {
 
 #[test]
 fn the_backward_pass_takes_a_tenth_of_its_inputs() {
-    let h200 = Properties { multiprocessors: 132, ..properties(90) };
     for pass in [Pass::Backward, Pass::BackwardFromCheckpoints] {
-        bounds::backward_takes_a_tenth(|problem| h200.workspace_bytes(problem, pass));
+        bounds::backward_takes_a_tenth(|problem| device(90).workspace_bytes(problem, pass));
     }
 }
 
@@ -110,7 +90,7 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
     for architecture in [75, 86, 90] {
         for problem in problems().into_iter().flat_map(of_lengths) {
             let seq = problem.seq;
-            let plan = properties(architecture).backward(&problem);
+            let plan = device(architecture).backward(&problem);
             let (tile, of_tiles) = (plan.layout.tile, plan.tiles() * plan.layout.tile);
             assert!(of_tiles == plan.chunk || plan.chunks == 1 && of_tiles >= seq, "{problem:?}: {plan:?}");
             assert!(plan.segments == 1 || plan.segment.is_multiple_of(plan.chunk), "{problem:?}: {plan:?}");
@@ -122,7 +102,7 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
 }
 
 fn one_kernel() -> Configuration {
-    configurations(&properties(90), &problem(1, 1, 1, 1), Pass::Forward)[0]
+    configurations(&device(90), &problem(1, 1, 1, 1), Pass::Forward)[0]
 }
 
 /// A folder of this test's own.
@@ -134,8 +114,7 @@ fn folder(name: &str) -> PathBuf {
 
 #[test]
 fn a_cache_that_is_torn_or_cannot_be_written_does_no_harm() {
-    if Compiler::find().is_err() {
-        println!("SKIPPED: there is no NVRTC");
+    if compiler().is_none() {
         return;
     }
     let folder = folder("cache");
@@ -160,8 +139,7 @@ fn a_cache_that_is_torn_or_cannot_be_written_does_no_harm() {
 
 #[test]
 fn machine_code_that_the_driver_refuses_is_replaced_by_ptx_which_is_kept() {
-    if Compiler::find().is_err() {
-        println!("SKIPPED: there is no NVRTC");
+    if compiler().is_none() {
         return;
     }
     let folder = folder("refused");

@@ -3,15 +3,17 @@
 
 #[path = "gpu/shapes.rs"]
 mod shapes;
+mod support;
 
 use selective_scan::Error;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::nvrtc::Compiler;
 use selective_scan::cuda::packed::{TARGET, pack, unpack};
-use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{Pass, configurations};
 use shapes::{block, problem};
+use support::devices::device;
+use support::nvrtc::compiler;
 
 fn bytes(images: &Images, kernel: &Configuration) -> Result<Vec<u8>, Error> {
     images.load(kernel, |image| Ok(image.to_vec()))
@@ -32,26 +34,20 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
     let folder = std::env::temp_dir().join(format!("exphil_native_pack_{}", std::process::id()));
     let (cache, file) = (folder.join("cache"), folder.join("kernels.pack"));
     std::fs::create_dir_all(&folder).unwrap();
-    let properties = Properties {
-        architecture: 90,
-        multiprocessors: 132,
-        shared_per_block: 227 << 10,
-        shared_per_multiprocessor: 228 << 10,
-    };
-    let kernel = |problem| configurations(&properties, &problem, Pass::Forward)[0];
+    let kernel = |problem| configurations(&device(90), &problem, Pass::Forward)[0];
     let (packed, cached) = (kernel(problem(32, 60, 512, 16)), kernel(block(32, 60, 512, 16)));
 
     // What is on disk was compiled in better days.
-    let compiled = match Compiler::find() {
-        Ok(compiler) => {
+    let compiled = match compiler() {
+        Some(compiler) => {
             let images = Images::at(90, Some(cache.clone()), None);
             let text = compiler.compile(&packed, TARGET).unwrap();
             assert!(text.starts_with(b"//") && text.ends_with(b"\0"), "PTX with its terminating zero");
             pack(&file, &[(packed, text.clone())]).unwrap();
             Some((bytes(&images, &cached).unwrap(), text))
         }
-        Err(_) => {
-            println!("SKIPPED: there is no NVRTC to compile what is to be packed: its text is made up");
+        None => {
+            // What is to be packed is made up.
             pack(&file, &[(packed, b"text".to_vec())]).unwrap();
             None
         }

@@ -5,10 +5,12 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Packing, Sizes, Walk, Workspace, packings, passes, walks};
 use super::device::Device;
 use super::launch::{
-    Blocks, Boundaries, Kernel, Launcher, Pass, alignment, check_inputs, check_presence, find_marks,
+    Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, check_inputs, check_presence,
     walking_blocks,
 };
-use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Piece, StatesPlan, Units};
+use super::policy::{
+    Alignment, BackwardPlan, Configurations, ForwardPlan, Piece, Properties, StatesPlan, Units,
+};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads of a block of reduce.cu; what a block sums: packs of components of dB or dC, or columns of a parameter.
@@ -17,61 +19,74 @@ const PACKS_EACH: usize = 64;
 const COLUMNS: usize = 32;
 
 /// What finds the states at the boundaries of chunks from the inputs.
-enum States {
+enum States<K> {
     /// The forward pass, which keeps them; its outputs go where the gradient of x will be.
-    Forward(ForwardPlan, Kernel),
+    Forward(ForwardPlan, K),
     /// Summaries of the chunks, and how channels are dealt to their blocks.
-    Summaries(Boundaries, Units),
+    Summaries(Boundaries<K>, Units),
 }
 
-pub(super) struct BackwardKernels {
-    marks: Option<Kernel>,
-    states: Option<States>,
-    adjoints: Option<Boundaries>,
-    backward: Kernel,
-    reduce: Kernel,
+pub(super) struct BackwardKernels<K> {
+    backward: K,
+    reduce: K,
     /// Components that a thread of it sums at once.
     vector: usize,
-    round_constants: Kernel,
+    round_constants: K,
+    marks: Option<K>,
+    states: Option<States<K>>,
+    adjoints: Option<Boundaries<K>>,
 }
 
-impl BackwardKernels {
-    pub(super) fn find(
-        device: &Device,
+impl BackwardKernels<Wanted> {
+    pub(super) fn wanted(
+        properties: &Properties,
         problem: &Problem,
         plan: &BackwardPlan,
         pass: Pass,
         alignment: Alignment,
-    ) -> Result<Self, Error> {
-        let properties = device.properties();
-        let of = |layout, units| Configurations::new(problem, layout, units, alignment, properties);
+    ) -> Self {
+        let of = |layout, units| Configurations::new(problem, layout, units, alignment, *properties);
         let configurations = of(plan.layout, plan.units);
-        let find_states = || match plan.states {
+        let states = || match plan.states {
             StatesPlan::Forward(forward) => {
-                let configurations = of(forward.layout, forward.units);
-                let kernel = device.walking_kernel(configurations.forward(1), c"scan_forward")?;
-                Ok(States::Forward(forward, kernel))
+                let kernel = of(forward.layout, forward.units).forward(1);
+                States::Forward(forward, Wanted::walking(kernel, c"scan_forward"))
             }
             StatesPlan::Summaries(layout, units) => {
-                let boundaries = Boundaries::of_states(device, &of(layout, units), false)?;
-                Ok(States::Summaries(boundaries, units))
+                States::Summaries(Boundaries::of_states(&of(layout, units), false), units)
             }
         };
-        let own_states = plan.chunks > 1 && pass == Pass::Backward;
         let reduce = configurations.reduce();
-        Ok(Self {
-            marks: find_marks(device, &configurations)?,
-            states: own_states.then(find_states).transpose()?,
-            adjoints: (plan.segments > 1)
-                .then(|| Boundaries::of_adjoints(device, &configurations))
-                .transpose()?,
-            backward: device.walking_kernel(configurations.backward(plan.tiles()), c"scan_backward")?,
-            reduce: device.kernel(reduce, c"scan_reduce", REDUCE_THREADS)?,
+        let of_reduce = |name| Wanted { configuration: reduce, name, threads: REDUCE_THREADS };
+        Self {
+            backward: Wanted::walking(configurations.backward(plan.tiles()), c"scan_backward"),
+            reduce: of_reduce(c"scan_reduce"),
             vector: reduce.vector,
-            round_constants: device.kernel(reduce, c"scan_round_constants", REDUCE_THREADS)?,
-        })
+            round_constants: of_reduce(c"scan_round_constants"),
+            marks: Wanted::marks(&configurations),
+            states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
+            adjoints: (plan.segments > 1).then(|| Boundaries::of_adjoints(&configurations)),
+        }
     }
 
+    pub(super) fn try_map<K>(self, f: &mut Find<'_, K>) -> Result<BackwardKernels<K>, Error> {
+        Ok(BackwardKernels {
+            backward: f(self.backward)?,
+            reduce: f(self.reduce)?,
+            vector: self.vector,
+            round_constants: f(self.round_constants)?,
+            marks: self.marks.map(&mut *f).transpose()?,
+            states: match self.states {
+                Some(States::Forward(plan, kernel)) => Some(States::Forward(plan, f(kernel)?)),
+                Some(States::Summaries(states, units)) => Some(States::Summaries(states.try_map(f)?, units)),
+                None => None,
+            },
+            adjoints: self.adjoints.map(|adjoints| adjoints.try_map(f)).transpose()?,
+        })
+    }
+}
+
+impl BackwardKernels<Kernel> {
     /// Finds the states at the boundaries of chunks, where they were not kept, and the gradients at those of segments.
     fn find_edges(
         &self,
@@ -311,7 +326,8 @@ impl Device {
         let sequences = [output_gradients.dy, gradients.x, gradients.dt, gradients.z.unwrap_or(0)];
         let states = [output_gradients.dfinal_state, gradients.initial_state, checkpoints];
         let alignment = alignment(&inputs, &sequences, &states);
-        let kernels = BackwardKernels::find(self, problem, &plan, pass, alignment)?;
+        let kernels = BackwardKernels::wanted(&self.properties(), problem, &plan, pass, alignment)
+            .try_map(&mut |wanted| self.kernel(wanted))?;
         let sizes = Sizes::of(problem);
         let slots = plan.layout.slots();
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::result;
@@ -36,9 +37,18 @@ impl Pools {
         Self {
             ordinal,
             context,
-            pinned: Arc::new(PinnedPool { context: Context(context), state: Mutex::default() }),
+            pinned: Arc::new(PinnedPool {
+                context: Context(context),
+                state: Mutex::default(),
+                allocations: AtomicUsize::new(0),
+            }),
             lanes: Mutex::default(),
         }
+    }
+
+    /// How often memory, of the host or of the device, was asked of the driver.
+    pub(super) fn allocations(&self) -> usize {
+        self.pinned.allocations.load(Ordering::Relaxed)
     }
 
     /// Pinned memory of at least this length. The context must be current.
@@ -72,11 +82,14 @@ impl Pools {
             Some(lane) => lane,
             None => Lane::new(Context(self.context)).during(doing)?,
         };
-        if lane.memory.len < device_bytes && lane.memory.grow(device_bytes).is_err() {
-            // Other lanes and other users of the device may come to terms: give back what is idle, once.
-            lock(&self.lanes).clear();
-            self.pinned.trim(0);
-            lane.memory.grow(device_bytes).during(doing)?;
+        if lane.memory.len < device_bytes {
+            self.pinned.allocations.fetch_add(1, Ordering::Relaxed);
+            if lane.memory.grow(device_bytes).is_err() {
+                // Other lanes and other users of the device may come to terms: give back what is idle, once.
+                lock(&self.lanes).clear();
+                self.pinned.trim(0);
+                lane.memory.grow(device_bytes).during(doing)?;
+            }
         }
         Ok(LaneGuard { pools: self, lane: Some(lane) })
     }
@@ -104,6 +117,8 @@ impl Context {
 struct PinnedPool {
     context: Context,
     state: Mutex<PinnedState>,
+    /// See [`Pools::allocations`].
+    allocations: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -137,6 +152,7 @@ impl PinnedPool {
             Some(region) => region,
             None => {
                 drop(state);
+                self.allocations.fetch_add(1, Ordering::Relaxed);
                 let region = allocate(rounded).or_else(|_| {
                     self.trim(0);
                     allocate(rounded)

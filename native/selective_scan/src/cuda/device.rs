@@ -15,7 +15,7 @@ use super::buffers::{Pools, lock};
 use super::compile::Configuration;
 use super::driver::{During, guarded, initialize, unavailable, words};
 use super::images::Images;
-use super::launch::Kernel;
+use super::launch::{Kernel, Wanted};
 use super::policy::Properties;
 use crate::Error;
 
@@ -181,22 +181,9 @@ impl Device {
         unsafe { result::ctx::set_current(self.context) }.during(|| format!("making {self} current"))
     }
 
-    /// A kernel whose blocks and shared memory its configuration gives.
-    pub(super) fn walking_kernel(
-        &self,
-        configuration: Configuration,
-        name: &'static CStr,
-    ) -> Result<Kernel, Error> {
-        self.kernel(configuration, name, configuration.threads() as u32)
-    }
-
     /// A kernel, compiled and loaded at its first use.
-    pub(super) fn kernel(
-        &self,
-        configuration: Configuration,
-        name: &'static CStr,
-        threads: u32,
-    ) -> Result<Kernel, Error> {
+    pub(super) fn kernel(&self, wanted: Wanted) -> Result<Kernel, Error> {
+        let Wanted { configuration, name, threads } = wanted;
         let key = (configuration, name);
         let known = self.kernels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(&kernel) = known.get(&key) {
@@ -247,13 +234,6 @@ impl Device {
         })
     }
 
-    /// Local memory, in bytes, that a thread has at most of the kernels that there are by now for these configurations.
-    pub(super) fn most_local_bytes(&self, of: &[Configuration]) -> usize {
-        let known = self.kernels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let asked = known.iter().filter(|((configuration, _), _)| of.contains(configuration));
-        asked.map(|(_, kernel)| kernel.local_bytes).max().unwrap_or(0)
-    }
-
     /// A loaded module. Threads that ask for the same wait for the first; others compile beside it.
     fn module(&self, configuration: &Configuration) -> Result<CUmodule, Error> {
         let place = lock(&self.modules).entry(*configuration).or_default().clone();
@@ -265,10 +245,10 @@ impl Device {
     }
 
     /// Loads modules that nobody has asked for before, side by side: what is to be compiled is compiled on several cores.
-    pub(super) fn load_new(&self, configurations: &[Configuration]) -> Result<(), Error> {
+    pub(super) fn load_new(&self, configurations: Vec<Configuration>) -> Result<(), Error> {
         let known = lock(&self.modules);
-        let new: Vec<_> =
-            configurations.iter().filter(|&configuration| !known.contains_key(configuration)).collect();
+        let is_new = |configuration: &Configuration| !known.contains_key(configuration);
+        let new: Vec<_> = configurations.into_iter().filter(is_new).collect();
         drop(known);
         // The ordinary case: threads that have nothing to do are better not woken.
         if new.is_empty() {
@@ -276,7 +256,7 @@ impl Device {
         }
         new.into_par_iter().try_for_each(|configuration| {
             self.make_current()?;
-            self.module(configuration).map(|_| ())
+            self.module(&configuration).map(|_| ())
         })
     }
 

@@ -4,32 +4,37 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, passes, walks};
 use super::device::Device;
-use super::launch::{Boundaries, Kernel, Launcher, alignment, check_inputs, find_marks, walking_blocks};
-use super::policy::{Alignment, Configurations, ForwardPlan};
+use super::launch::{Boundaries, Find, Launcher, Wanted, alignment, check_inputs, walking_blocks};
+use super::policy::{Alignment, Configurations, ForwardPlan, Properties};
 use crate::{Error, Inputs, Outputs, Problem};
 
-pub(super) struct ForwardKernels {
-    marks: Option<Kernel>,
-    boundaries: Option<Boundaries>,
-    forward: Kernel,
+pub(super) struct ForwardKernels<K> {
+    forward: K,
+    marks: Option<K>,
+    boundaries: Option<Boundaries<K>>,
 }
 
-impl ForwardKernels {
-    pub(super) fn find(
-        device: &Device,
+impl ForwardKernels<Wanted> {
+    pub(super) fn wanted(
+        properties: &Properties,
         problem: &Problem,
         plan: &ForwardPlan,
         alignment: Alignment,
-    ) -> Result<Self, Error> {
-        let properties = device.properties();
-        let configurations = Configurations::new(problem, plan.layout, plan.units, alignment, properties);
+    ) -> Self {
+        let configurations = Configurations::new(problem, plan.layout, plan.units, alignment, *properties);
         let forward = configurations.forward(plan.chunks);
-        Ok(Self {
-            marks: if plan.needs_marks() { find_marks(device, &configurations)? } else { None },
-            boundaries: (plan.chunks > 1)
-                .then(|| Boundaries::of_states(device, &configurations, forward.joins))
-                .transpose()?,
-            forward: device.walking_kernel(forward, c"scan_forward")?,
+        Self {
+            forward: Wanted::walking(forward, c"scan_forward"),
+            marks: if plan.needs_marks() { Wanted::marks(&configurations) } else { None },
+            boundaries: (plan.chunks > 1).then(|| Boundaries::of_states(&configurations, forward.joins)),
+        }
+    }
+
+    pub(super) fn try_map<K>(self, f: &mut Find<'_, K>) -> Result<ForwardKernels<K>, Error> {
+        Ok(ForwardKernels {
+            forward: f(self.forward)?,
+            marks: self.marks.map(&mut *f).transpose()?,
+            boundaries: self.boundaries.map(|boundaries| boundaries.try_map(f)).transpose()?,
         })
     }
 }
@@ -76,7 +81,8 @@ impl Device {
         let launcher = Launcher::new(self, stream);
         let plan = self.properties().forward(problem);
         let alignment = alignment(&inputs, &[outputs.y], &[outputs.final_state, checkpoints]);
-        let kernels = ForwardKernels::find(self, problem, &plan, alignment)?;
+        let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
+            .try_map(&mut |wanted| self.kernel(wanted))?;
         let sizes = Sizes::of(problem);
 
         let mut arguments = Arguments::of(problem, &inputs);

@@ -305,6 +305,12 @@ impl Device {
         })
     }
 
+    /// How often this process has asked the driver for memory for the calls below and for their results. What was given back is
+    /// used again, so that in a steady state this does not grow.
+    pub fn allocations(&self) -> usize {
+        self.pools.allocations()
+    }
+
     /// The forward pass, from and to host memory.
     pub fn forward(
         &self,

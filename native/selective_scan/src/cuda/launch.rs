@@ -4,7 +4,8 @@
 //! is asked beforehand.
 
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::collections::HashSet;
+use std::ffi::{CStr, c_void};
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{
@@ -18,7 +19,7 @@ use super::compile::Configuration;
 use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
-use super::policy::{Alignment, Configurations, Properties, RESERVED_SHARED, StatesPlan};
+use super::policy::{Alignment, Configurations, Properties, RESERVED_SHARED, checkpoint_interval};
 use crate::{Error, Inputs, Problem};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -45,6 +46,33 @@ pub(super) struct Kernel {
     /// Whether it waits by itself for the kernels before it (`wait_for_kernels_before` in arguments.cuh): then it may
     /// begin while they end.
     pub(super) waits: bool,
+}
+
+/// A kernel that a pass wants: what it is compiled for, its name, and the threads of a block.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) configuration: Configuration,
+    pub(super) name: &'static CStr,
+    pub(super) threads: u32,
+}
+
+/// Makes of a kernel that is wanted what the pass has of it.
+pub(super) type Find<'a, K> = dyn FnMut(Wanted) -> Result<K, Error> + 'a;
+
+impl Wanted {
+    /// A kernel whose blocks its configuration gives.
+    pub(super) fn walking(configuration: Configuration, name: &'static CStr) -> Self {
+        Self { configuration, name, threads: configuration.threads() as u32 }
+    }
+
+    /// The kernel that marks packed rows, where there are any.
+    pub(super) fn marks(configurations: &Configurations<'_>) -> Option<Self> {
+        configurations.marks().map(|configuration| Self { configuration, name: c"scan_marks", threads: 256 })
+    }
+
+    fn prefix(configuration: Configuration) -> Self {
+        Self { configuration, name: c"scan_prefix", threads: 128 }
+    }
 }
 
 /// What shared memory of a block is at most rounded up by.
@@ -178,45 +206,41 @@ impl<'a> Launcher<'a> {
     }
 }
 
-/// The kernel that marks packed rows, where there are any.
-pub(super) fn find_marks(
-    device: &Device,
-    configurations: &Configurations<'_>,
-) -> Result<Option<Kernel>, Error> {
-    let find = |marks| device.kernel(marks, c"scan_marks", 256);
-    configurations.marks().map(find).transpose()
-}
-
 /// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
-pub(super) struct Boundaries {
-    summary: Kernel,
+pub(super) struct Boundaries<K> {
+    summary: K,
     /// None where the kernel that needs them joins the chunks.
-    prefix: Option<Kernel>,
+    prefix: Option<K>,
     slots: usize,
 }
 
-impl Boundaries {
-    pub(super) fn of_states(
-        device: &Device,
-        configurations: &Configurations<'_>,
-        joined: bool,
-    ) -> Result<Self, Error> {
-        let prefix = || device.kernel(configurations.prefix(false), c"scan_prefix", 128);
-        Ok(Self {
-            summary: device.walking_kernel(configurations.chunk_states(), c"scan_forward")?,
-            prefix: (!joined).then(prefix).transpose()?,
+impl Boundaries<Wanted> {
+    pub(super) fn of_states(configurations: &Configurations<'_>, joined: bool) -> Self {
+        Self {
+            summary: Wanted::walking(configurations.chunk_states(), c"scan_forward"),
+            prefix: (!joined).then(|| Wanted::prefix(configurations.prefix(false))),
             slots: configurations.slots(),
-        })
+        }
     }
 
-    pub(super) fn of_adjoints(device: &Device, configurations: &Configurations<'_>) -> Result<Self, Error> {
-        Ok(Self {
-            summary: device.walking_kernel(configurations.chunk_adjoints(), c"scan_summary")?,
-            prefix: Some(device.kernel(configurations.prefix(true), c"scan_prefix", 128)?),
+    pub(super) fn of_adjoints(configurations: &Configurations<'_>) -> Self {
+        Self {
+            summary: Wanted::walking(configurations.chunk_adjoints(), c"scan_summary"),
+            prefix: Some(Wanted::prefix(configurations.prefix(true))),
             slots: configurations.slots(),
-        })
+        }
     }
 
+    pub(super) fn try_map<K>(self, f: &mut Find<'_, K>) -> Result<Boundaries<K>, Error> {
+        Ok(Boundaries {
+            summary: f(self.summary)?,
+            prefix: self.prefix.map(f).transpose()?,
+            slots: self.slots,
+        })
+    }
+}
+
+impl Boundaries<Kernel> {
     /// Finds them for the chunks of `arguments`, or what each chunk comes to.
     pub(super) fn find(
         &self,
@@ -299,7 +323,7 @@ impl Properties {
     /// keep for the backward pass. How many chunks there are depends on neither batch nor dim.
     pub fn boundary_shape(&self, problem: &Problem) -> Vec<usize> {
         let mut shape = problem.boundary_shape();
-        shape[2] = self.backward(problem).chunks;
+        shape[2] = problem.seq.div_ceil(checkpoint_interval(problem));
         shape
     }
 }
@@ -312,9 +336,8 @@ impl Device {
 
     /// Bytes of the states that the forward pass can keep for the backward pass.
     pub fn checkpoint_bytes(&self, problem: &Problem) -> usize {
-        let plan = self.properties().backward(problem);
         let sizes = Sizes::of(problem);
-        sizes.directions * sizes.checkpoints(problem, plan.chunks)
+        sizes.directions * sizes.checkpoints(problem, problem.seq.div_ceil(checkpoint_interval(problem)))
     }
 
     /// Compiles and loads what a pass over a problem needs, for operands as an allocator of the driver aligns
@@ -323,71 +346,54 @@ impl Device {
         self.prepared(problem, pass).map(|_| ())
     }
 
-    /// The same; the configurations of what is loaded then.
-    fn prepared(&self, problem: &Problem, pass: Pass) -> Result<Vec<Configuration>, Error> {
+    /// The same; the kernels.
+    fn prepared(&self, problem: &Problem, pass: Pass) -> Result<Vec<Kernel>, Error> {
         self.make_current()?;
-        let needed = configurations(&self.properties(), problem, pass);
-        self.load_new(&needed)?;
-        match pass {
-            Pass::Forward => {
-                let plan = self.properties().forward(problem);
-                ForwardKernels::find(self, problem, &plan, Alignment::ALLOCATED)?;
-            }
-            _ => {
-                let plan = self.properties().backward(problem);
-                BackwardKernels::find(self, problem, &plan, pass, Alignment::ALLOCATED)?;
-            }
-        }
-        Ok(needed)
+        let wanted = wanted(&self.properties(), problem, pass);
+        self.load_new(distinct(&wanted))?;
+        wanted.into_iter().map(|wanted| self.kernel(wanted)).collect()
     }
 
     /// Local memory, in bytes, that a thread of a pass over a problem has at most: what its kernels spill of their registers
     /// (and what the library's sine and cosine want, where states are complex).
     pub fn local_bytes(&self, problem: &Problem, pass: Pass) -> Result<usize, Error> {
-        Ok(self.most_local_bytes(&self.prepared(problem, pass)?))
+        let kernels = self.prepared(problem, pass)?;
+        Ok(kernels.iter().map(|kernel| kernel.local_bytes).max().expect("a pass has a kernel"))
     }
+}
+
+/// All kernels of a pass, for operands as an allocator of the driver aligns them.
+fn wanted(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Wanted> {
+    let mut all = Vec::new();
+    let mut add = |wanted| {
+        all.push(wanted);
+        Ok(())
+    };
+    let added = match pass {
+        Pass::Forward => {
+            let plan = properties.forward(problem);
+            ForwardKernels::wanted(properties, problem, &plan, Alignment::ALLOCATED)
+                .try_map(&mut add)
+                .map(|_| ())
+        }
+        _ => {
+            let plan = properties.backward(problem);
+            let kernels = BackwardKernels::wanted(properties, problem, &plan, pass, Alignment::ALLOCATED);
+            kernels.try_map(&mut add).map(|_| ())
+        }
+    };
+    added.expect("to add to a list does not fail");
+    all
+}
+
+/// The configurations of kernels, each once.
+fn distinct(kernels: &[Wanted]) -> Vec<Configuration> {
+    let mut seen = HashSet::new();
+    let all = kernels.iter().map(|kernel| kernel.configuration);
+    all.filter(|configuration| seen.insert(*configuration)).collect()
 }
 
 /// The configurations of the kernels of a pass, to compile them beforehand, or without a device.
 pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Configuration> {
-    let of = |layout, units| Configurations::new(problem, layout, units, Alignment::ALLOCATED, *properties);
-    let mut needed = Vec::new();
-    match pass {
-        Pass::Forward => {
-            let plan = properties.forward(problem);
-            let kernels = of(plan.layout, plan.units);
-            let forward = kernels.forward(plan.chunks);
-            needed.push(forward);
-            if plan.needs_marks() {
-                needed.extend(kernels.marks());
-            }
-            if plan.chunks > 1 {
-                needed.push(kernels.chunk_states());
-            }
-            if plan.chunks > 1 && !forward.joins {
-                needed.push(kernels.prefix(false));
-            }
-        }
-        _ => {
-            let plan = properties.backward(problem);
-            let kernels = of(plan.layout, plan.units);
-            needed.extend([kernels.backward(plan.tiles()), kernels.reduce()]);
-            needed.extend(kernels.marks());
-            if plan.chunks > 1 && pass == Pass::Backward {
-                match plan.states {
-                    StatesPlan::Forward(forward) => {
-                        needed.push(of(forward.layout, forward.units).forward(1));
-                    }
-                    StatesPlan::Summaries(layout, units) => {
-                        let kernels = of(layout, units);
-                        needed.extend([kernels.chunk_states(), kernels.prefix(false)]);
-                    }
-                }
-            }
-            if plan.segments > 1 {
-                needed.extend([kernels.chunk_adjoints(), kernels.prefix(true)]);
-            }
-        }
-    }
-    needed
+    distinct(&wanted(properties, problem, pass))
 }

@@ -33,8 +33,9 @@
 //! time from their ends, each followed by its reduction. `policy` chooses chunks, segments and
 //! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Sequences of 2 bytes an element
 //! are half as large and their sums are not: there this holds from about a thousand channels on, and where there are
-//! several passes, the sums of dx, ddt and dz between the passes come on top.) There are no floating-point atomics: every
-//! sum has a fixed order, so a call gives the same bits each time on the same device.
+//! several passes, the sums of dx, ddt and dz between the passes come on top.) Every sum has a
+//! fixed order, so a call gives the same bits each time on the same device: where several passes add to one element in memory,
+//! each does so once, after those before it have ended.
 //!
 //! Bidirectional scans are two walks in opposite directions that add to the same output. More states than a walk holds in
 //! registers are walked forward in rounds, some frames for one round after the other (`rounds.cuh`), and where shared memory

@@ -3,10 +3,11 @@
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rayon::prelude::*;
-use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection, naive};
+use selective_scan::{ElementType, Gradients, Outputs, Problem, Projection, naive};
 
 use crate::on_device::OnDevice;
 use crate::shapes::{bf16, block, f64, problem};
+use crate::support::time::select;
 use crate::support::{Case, ELEMENTS, golden, random};
 use crate::{backward, device, forward};
 
@@ -189,38 +190,6 @@ fn close(case: &Case, what: &str, got: &[f64], expected: &[f64]) -> Result<(), S
     }
 }
 
-/// Rows of `len` bytes, each cut to the frames of `range`.
-fn frames(problem: &Problem, bytes: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
-    let frame = bytes.len() / (problem.batch * problem.seq);
-    let row = frame * problem.seq;
-    bytes.chunks(row).flat_map(|row| &row[range.start * frame..range.end * frame]).copied().collect()
-}
-
-/// Whether a tensor has an axis of time.
-fn varies(problem: &Problem, name: &str) -> bool {
-    match name {
-        "x" | "dt" | "z" | "dy" | "seq_idx" => true,
-        "b" => problem.b != selective_scan::Projection::Constant,
-        "c" => problem.c != selective_scan::Projection::Constant,
-        _ => false,
-    }
-}
-
-/// The frames of `range` of a case, with other states at its ends.
-fn part(case: &Case, range: std::ops::Range<usize>) -> Case {
-    let p = &case.problem;
-    let cut = |name: &str, bytes: &Vec<u8>| match varies(p, name) {
-        true => frames(p, bytes, range.clone()),
-        false => bytes.clone(),
-    };
-    Case {
-        name: format!("{} {range:?}", case.name),
-        inputs: case.inputs.as_ref().map(cut),
-        gradients: case.gradients.as_ref().map(cut),
-        problem: Problem { seq: range.len(), ..p.clone() },
-    }
-}
-
 /// Two halves, the state handed over forward and its gradient backward, equal the whole.
 pub fn cut_in_two(quick: bool) {
     let causal = |p: &mut Problem| {
@@ -231,7 +200,8 @@ pub fn cut_in_two(quick: bool) {
         let p = &case.problem;
         let at = p.seq / 2;
         let whole = case.forward(forward);
-        let (first, mut second) = (part(case, 0..at), part(case, at..p.seq));
+        let (first, mut second) =
+            (case.frames(&Vec::from_iter(0..at)), case.frames(&Vec::from_iter(at..p.seq)));
         let before = first.forward(forward);
         second.inputs.initial_state =
             before.final_state.as_ref().map(|state| naive::encode(ElementType::F64, state));
@@ -276,7 +246,7 @@ pub fn steps(quick: bool) {
         let mut state = case.inputs.initial_state.clone();
         let mut rows = vec![Vec::new(); p.batch];
         for t in 0..p.seq {
-            let mut step = part(case, t..t + 1);
+            let mut step = case.frames(&[t]);
             step.inputs.initial_state = state;
             let outputs = step.forward(forward);
             for (row, y) in rows.iter_mut().zip(outputs.y.chunks(p.dim)) {
@@ -308,7 +278,7 @@ pub fn packed(quick: bool) {
         case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &seq_idx));
         case.gradients.dfinal_state = None;
         let apart = |range| {
-            let mut part = part(&case, range);
+            let mut part = case.frames(&Vec::from_iter(range));
             part.inputs.seq_idx = None;
             part.problem.seq_idx = false;
             part
@@ -336,24 +306,10 @@ pub fn reverse(quick: bool) {
         |p| p.reverse = true,
         |case| {
             let p = &case.problem;
-            let flip = |bytes: &[u8]| {
-                let frame = bytes.len() / (p.batch * p.seq);
-                let row = |row: &[u8]| row.chunks(frame).rev().flatten().copied().collect::<Vec<u8>>();
-                bytes.chunks(frame * p.seq).flat_map(row).collect::<Vec<u8>>()
-            };
-            let flip_varying = |name: &str, bytes: &[u8]| match varies(p, name) {
-                true => flip(bytes),
-                false => bytes.to_vec(),
-            };
-            let flipped = Case {
-                name: format!("{} flipped", case.name),
-                inputs: Inputs::map(case.inputs(), flip_varying),
-                gradients: OutputGradients::map(case.gradients(), flip_varying),
-                problem: Problem { reverse: false, ..p.clone() },
-            };
-            let back = |values: &[f64]| {
-                naive::decode(ElementType::F64, &flip(&naive::encode(ElementType::F64, values)))
-            };
+            let order = Vec::from_iter((0..p.seq).rev());
+            let mut flipped = case.frames(&order);
+            flipped.problem.reverse = false;
+            let back = |values: &[f64]| select(values, p, &order);
             let (got, expected) = (case.forward(forward), flipped.forward(forward));
             close(case, "y", &got.y, &back(&expected.y))?;
             close(

@@ -67,6 +67,7 @@ const TESTS: &[Test] = &[
     ("slices of a batch", false, correctness::slices),
     ("same bits twice", false, robustness::same_bits),
     ("in place", true, robustness::in_place),
+    ("steady state", true, robustness::steady_state),
     ("many threads", false, robustness::many_threads),
     ("not a number", true, robustness::not_a_number),
     ("infinite rates", true, robustness::infinite_rates),

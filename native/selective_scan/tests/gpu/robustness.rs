@@ -87,6 +87,23 @@ pub fn in_place(_: bool) {
     }
 }
 
+/// Calls from and to memory of the host, with results that the caller lets go of as the BEAM does, ask for no memory once there
+/// were a few of them.
+pub fn steady_state(_: bool) {
+    let case = random::case(block(32, 60, 512, 16), 1);
+    let call = || {
+        let mut y = device().host_buffer(case.problem.bytes("y")).unwrap();
+        let outputs = selective_scan::Outputs { y: &mut y[..], final_state: None };
+        device().forward(&case.problem, case.inputs(), outputs).unwrap();
+        case.backward(backward);
+    };
+    (0..5).for_each(|_| call());
+    let warm = device().allocations();
+    (0..50).for_each(|_| call());
+    assert!(warm > 0, "the first calls asked for some");
+    assert_eq!(device().allocations(), warm);
+}
+
 pub fn recovery(_: bool) {
     let case = random::case(block(2, 50, 64, 16), 1);
     let expected = case.forward(forward);

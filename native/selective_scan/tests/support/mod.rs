@@ -1,7 +1,9 @@
 //! What the tests share: golden cases, random problems, and how far apart two tensors are.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod devices;
 pub mod golden;
+pub mod nvrtc;
 pub mod random;
 pub mod registry;
 pub mod time;

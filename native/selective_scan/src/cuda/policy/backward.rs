@@ -14,7 +14,8 @@ const BOUNDED_FROM: usize = 2048;
 /// Shares of the inputs that states at the boundaries of chunks take at most, and all that the backward pass keeps.
 const BOUNDARY_SHARE: f64 = 0.0595;
 const EXTRA_SHARE: f64 = 0.096;
-/// Where memory is not bounded: sums of dB and dC that stay in a cache.
+/// Where memory is not bounded: sums of dB and dC of a launch at most. They stay in an H200's cache; where a cache is smaller they
+/// pass through memory, which takes less time than so many more launches would.
 const SUMS_BYTES: usize = 48 << 20;
 
 /// Frames of a tile of the backward pass, and frames and channels that a thread of it has in registers.
@@ -240,19 +241,12 @@ impl Properties {
     /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
     pub fn backward(&self, problem: &Problem) -> BackwardPlan {
         let bounded = problem.seq >= BOUNDED_FROM;
-        let lanes: &[usize] = match is_plain(problem) {
-            // Fewer lanes would keep fewer states, but chunks are as long for all.
-            true if bounded && problem.state.min(slots_of_pass(problem)) > 16 => &[8, 16],
-            true => &[4, 8, 16],
-            false if has_registers_for_four(problem) => &[4, 8],
-            false => &[8],
-        };
         let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
-        let chunk = chunk_frames(problem, lanes[0]);
+        let chunk = checkpoint_interval(problem);
 
         // First what exceeds the bound on memory, then the time.
         let mut best: Option<((f64, f64), BackwardPlan)> = None;
-        for &lanes in lanes {
+        for &lanes in lanes_of(problem) {
             let states = backward_states(problem, lanes);
             let each = 32 / lanes * PAIR;
             for &warps in warps {
@@ -491,8 +485,21 @@ fn backward_states(problem: &Problem, lanes: usize) -> usize {
     states_for(problem.state, lanes, words).min(most)
 }
 
-/// Frames from one state that is kept to the next, for layouts of so many lanes or more: the same for any batch and dim.
-fn chunk_frames(problem: &Problem, lanes: usize) -> usize {
+/// Lanes that the walk back may have, the fewest first.
+fn lanes_of(problem: &Problem) -> &'static [usize] {
+    match is_plain(problem) {
+        // Fewer lanes would keep fewer states, but chunks are as long for all.
+        true if problem.seq >= BOUNDED_FROM && problem.state.min(slots_of_pass(problem)) > 16 => &[8, 16],
+        true => &[4, 8, 16],
+        false if has_registers_for_four(problem) => &[4, 8],
+        false => &[8],
+    }
+}
+
+/// Frames from one state that is kept to the next, which are those of a chunk of the backward pass: the same for any batch and
+/// dim.
+pub(in crate::cuda) fn checkpoint_interval(problem: &Problem) -> usize {
+    let lanes = lanes_of(problem)[0];
     if problem.seq <= LONGEST_ALONE {
         return problem.seq.next_power_of_two().max(2 * SPAN);
     }

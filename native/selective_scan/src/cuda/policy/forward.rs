@@ -1,5 +1,6 @@
 //! The plan of the forward pass.
 
+use super::backward::checkpoint_interval;
 use super::configurations::threads_wanted;
 use super::{
     Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, is_constant, is_heavy_walk_forward,
@@ -194,7 +195,7 @@ impl Properties {
 
     /// Plans the forward pass.
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
-        self.forward_keeping(problem, self.backward(problem).chunk)
+        self.forward_keeping(problem, checkpoint_interval(problem))
     }
 
     /// Plans a forward pass that can keep states every `interval` frames.

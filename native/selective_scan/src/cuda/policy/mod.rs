@@ -8,6 +8,7 @@ mod forward;
 use super::arguments::passes;
 use crate::{Method, Problem, Projection};
 
+pub(super) use backward::checkpoint_interval;
 pub use backward::{BackwardPlan, Piece, StatesPlan};
 pub use configurations::Configurations;
 pub use forward::ForwardPlan;

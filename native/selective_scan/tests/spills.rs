@@ -1,0 +1,73 @@
+//! No kernel spills registers that is planned for the shapes and variants of bench/shapes.json, on any generation of devices:
+//! what leaves registers for local memory in the loop over frames costs a tenth of the time and more (bench/NOTES.md).
+
+mod support;
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+use selective_scan::cuda::compile::{Configuration, Program};
+use selective_scan::cuda::{Pass, configurations};
+use support::devices::architectures;
+use support::nvrtc::compiler;
+use support::registry::Registry;
+
+/// The version of NVRTC that the kernels were written beside: others allocate registers in their own way.
+const WRITTEN_BESIDE: (i32, i32) = (13, 0);
+
+/// Bytes of local memory of a thread, the most that a kernel of a cubin has: what `cuobjdump -res-usage` calls its stack.
+fn stack_bytes(cubin: &[u8]) -> u32 {
+    // An ELF of 64 bits, little-endian; sections .nv.info hold attributes: format, number, and a value of so many bytes.
+    const FRAME_SIZE: [u8; 4] = [4, 0x11, 8, 0];
+    let number = |at: usize, bytes: usize| {
+        cubin[at..at + bytes].iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte))
+    };
+    let (sections, size, count) = (number(0x28, 8), number(0x3a, 2), number(0x3c, 2));
+    let bytes = |section: usize| &cubin[number(section + 0x18, 8)..][..number(section + 0x20, 8)];
+    let section = |index: usize| sections + index * size;
+    let names = bytes(section(number(0x3e, 2)));
+    let infos = (0..count).map(section).filter(|&at| names[number(at, 4)..].starts_with(b".nv.info\0"));
+    let words = infos.flat_map(|at| bytes(at).chunks_exact(4)).collect::<Vec<_>>();
+    let frames = words.windows(3).filter(|words| *words[0] == FRAME_SIZE);
+    let frames = frames.map(|words| u32::from_le_bytes(words[2].try_into().expect("four bytes")));
+    frames.max().expect("every kernel has a frame")
+}
+
+#[test]
+fn kernels_spill_nothing() {
+    let Some(compiler) = compiler() else { return };
+    if compiler.version() != WRITTEN_BESIDE {
+        println!(
+            "SKIPPED: spills are counted with NVRTC {WRITTEN_BESIDE:?}, and this is {:?}",
+            compiler.version()
+        );
+        return;
+    }
+    let stack_bytes = |architecture: i32, configuration: &Configuration| {
+        stack_bytes(&compiler.compile(configuration, compiler.target(architecture)).unwrap())
+    };
+    let mut kernels = HashMap::new();
+    let registry = Registry::read();
+    for device in architectures() {
+        for (shape, variant, problem) in registry.problems() {
+            for pass in [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints] {
+                for configuration in configurations(&device, &problem, pass) {
+                    let of = || format!("{}, {}, {pass:?}", shape.name, variant.name);
+                    kernels.entry((device.architecture, configuration)).or_insert_with(of);
+                }
+            }
+        }
+    }
+    let spilling = kernels.par_iter().filter_map(|((architecture, configuration), of)| {
+        let bytes = stack_bytes(*architecture, configuration);
+        (bytes > 0).then(|| format!("{architecture}: {bytes} bytes, {of}"))
+    });
+    let spilling: Vec<_> = spilling.collect();
+    assert!(spilling.is_empty(), "of {} kernels: {spilling:#?}", kernels.len());
+
+    // What does not fit spills, and is seen.
+    let of_backward = |kernel: &&(i32, Configuration)| kernel.1.program == Program::Backward;
+    let (architecture, walk) = kernels.keys().find(of_backward).expect("a backward pass has a walk");
+    let crowded = Configuration { min_blocks: 2048 / walk.threads(), ..*walk };
+    assert!(stack_bytes(*architecture, &crowded) > 0, "{crowded:?}");
+}

@@ -1,0 +1,47 @@
+//! Devices that kernels are compiled for, of every generation from 7.5 on.
+
+use selective_scan::cuda::policy::Properties;
+
+/// Compute capability, multiprocessors, and shared memory of a block and of a multiprocessor in KiB (CUDA C++
+/// Programming Guide, technical specifications per compute capability).
+const DEVICES: &[(i32, usize, usize, usize)] = &[
+    (75, 40, 64, 64),     // T4
+    (75, 68, 64, 64),     // RTX 2080 Ti
+    (80, 108, 163, 164),  // A100
+    (86, 28, 99, 100),    // RTX 3060
+    (86, 46, 99, 100),    // RTX 3070
+    (86, 82, 99, 100),    // RTX 3090
+    (89, 24, 99, 100),    // RTX 4060
+    (89, 58, 99, 100),    // L4
+    (89, 76, 99, 100),    // RTX 4080
+    (89, 128, 99, 100),   // RTX 4090
+    (90, 114, 227, 228),  // H100 PCIe
+    (90, 132, 227, 228),  // H100, H200
+    (100, 148, 227, 228), // B200
+    (120, 36, 99, 100),   // RTX 5060 Ti
+    (120, 84, 99, 100),   // RTX 5080
+    (120, 170, 99, 100),  // RTX 5090
+];
+
+/// All of them.
+pub fn devices() -> impl Iterator<Item = Properties> {
+    DEVICES.iter().map(|&(architecture, multiprocessors, of_block, of_all)| Properties {
+        architecture,
+        multiprocessors,
+        shared_per_block: of_block << 10,
+        shared_per_multiprocessor: of_all << 10,
+    })
+}
+
+/// The largest of an architecture.
+pub fn device(architecture: i32) -> Properties {
+    let of_it = devices().filter(|device| device.architecture == architecture);
+    of_it.max_by_key(|device| device.multiprocessors).expect("a known architecture")
+}
+
+/// One of each architecture, the largest.
+pub fn architectures() -> Vec<Properties> {
+    let mut all: Vec<_> = devices().map(|device| device.architecture).collect();
+    all.dedup();
+    all.into_iter().map(device).collect()
+}
