@@ -31,10 +31,10 @@ def check(headers):
             first = next(iter(values))
             if value != values[first]:
                 refuse(file, f"its {field} is {value}, that of {first} is {values[first]}")
-    dates = {file: datetime.date.fromisoformat(header["date"]) for file, header in headers.items()}
-    first, last = min(dates, key=dates.get, default=None), max(dates, key=dates.get, default=None)
-    if dates and (dates[last] - dates[first]).days > 1:
-        refuse(first, f"it is of {dates[first]}, more than a day before {last} of {dates[last]}")
+    dates = sorted((datetime.date.fromisoformat(header["date"]), file) for file, header in headers.items())
+    (first, oldest), (last, newest) = dates[0], dates[-1]
+    if (last - first).days > 1:
+        refuse(oldest, f"it is of {first}, more than a day before {newest} of {last}")
 
 
 class Run:
@@ -42,7 +42,8 @@ class Run:
 
     def __init__(self, folder):
         results = {str(file): json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
-        check({file: of_file["header"] for file, of_file in results.items()})
+        if results:
+            check({file: of_file["header"] for file, of_file in results.items()})
         self.header, versions, self.figures, self.how = None, [], {}, {}
         for of_file in results.values():
             header = of_file["header"]

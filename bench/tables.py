@@ -30,7 +30,7 @@ def cell(microseconds, beside):
 
 
 def mean(values):
-    """The geometric mean, where none is missing."""
+    """The geometric mean; of some of the shapes there is none, for it could not be compared."""
     return None if None in values else math.exp(sum(map(math.log, values)) / len(values))
 
 
