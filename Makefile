@@ -25,6 +25,8 @@ setup:
 lint:
 	mix format --check-formatted
 	mix compile --warnings-as-errors
+	@if command -v python3 >/dev/null; then python3 bench/publish.py --check; \
+	else echo "SKIPPED: whether the README has the times of bench/published: there is no python3"; fi
 	cargo fmt --manifest-path native/Cargo.toml --all --check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 

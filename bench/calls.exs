@@ -1,22 +1,32 @@
 # Whole calls from Elixir, from binaries of the BEAM to binaries of the BEAM, on the first CUDA device:
 #
-#     elixir -pa _build/prod/lib/exphil_native/ebin bench/calls.exs FILE.json
+#     elixir -pa _build/bench/lib/exphil_native/ebin bench/calls.exs FILE.json
 #
-# of the shapes in bench/shapes.json that are played, 60 frames long. `bin/bench-gpu` puts the medians beside the others.
+# of the shapes in bench/shapes.json that are played, 60 frames long. `bin/bench-gpu` builds the library, and puts the
+# medians beside the others.
+
+Code.require_file("shapes.exs", __DIR__)
 
 alias ExPhil.Native.SelectiveScan.Timing
 alias ExPhil.Native.{SelectiveScan, Tensor}
 
 [file] = System.argv()
 
+if not SelectiveScan.available?(), do: raise("the native library could not be loaded")
+
 if not SelectiveScan.cuda_available?() do
-  IO.puts("SKIPPED: calls from Elixir: there is no CUDA device")
+  IO.puts("SKIPPED: calls: there is no CUDA device")
   System.halt(0)
 end
 
-# A shape is a line: Elixir has had JSON only since 1.18.
-shape = ~r/"name": "(?<name>[^"]+)", "batch": (?<batch>\d+), "seq": 60, "dim": (?<dim>\d+), "state": (?<state>\d+)/
-registry = File.read!(Path.expand("shapes.json", __DIR__))
+# As native/selective_scan/tests/gpu/machine.rs finds it for the kernels: the two are compared.
+driver =
+  with {:ok, text} <- File.read("/proc/driver/nvidia/version"),
+       [number] <- Regex.run(~r/(?<!\S)\d\S*\.\S*/, text) do
+    number
+  else
+    _ -> "unknown"
+  end
 
 # Bytes that are numbers between -1 and 1, whatever they are; a negative for the rates of decay.
 numbers = fn shape, scale ->
@@ -25,8 +35,7 @@ numbers = fn shape, scale ->
 end
 
 figures =
-  for line <- String.split(registry, "\n"), %{"name" => name} = found <- [Regex.named_captures(shape, line)] do
-    [batch, dim, state] = for axis <- ~w(batch dim state), do: String.to_integer(found[axis])
+  for {name, {batch, 60, dim, state}} <- Bench.Shapes.read() do
     [x, dt] = for scale <- [1.0, 0.1], do: numbers.({batch, 60, dim}, scale)
     [b, c] = for _ <- 1..2, do: numbers.({batch, 60, state}, 1.0)
     a = numbers.({dim, state}, -1.0)
@@ -38,5 +47,16 @@ figures =
       ~s("microseconds": #{p50}, "p99": #{p99}})
   end
 
-version = "Elixir #{System.version()} on OTP #{System.otp_release()}"
-File.write!(file, ~s({"header": {"version": "#{version}"}, "figures": [\n  #{Enum.join(figures, ",\n  ")}\n]}\n))
+header =
+  Enum.map_join(
+    [
+      version: "Elixir #{System.version()} on OTP #{System.otp_release()}",
+      date: Date.utc_today(),
+      gpu: hd(SelectiveScan.devices()).name,
+      driver: driver
+    ],
+    ", ",
+    fn {key, value} -> ~s("#{key}": "#{value}") end
+  )
+
+File.write!(file, ~s({"header": {#{header}}, "figures": [\n  #{Enum.join(figures, ",\n  ")}\n]}\n))

@@ -1,35 +1,43 @@
 //! The CPU backend on the shapes that matter: `cargo bench --bench cpu` in native/.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use selective_scan::{Outputs, cpu};
+use selective_scan::{Outputs, Problem, cpu};
 
 #[path = "../native/selective_scan/tests/support/mod.rs"]
 mod support;
 
-use support::{Case, random};
+use support::random;
+use support::registry::Registry;
 
-/// Name, batch, seq, dim, state. cpu_beside_jax.py times the first two beside JAX.
-const SHAPES: [(&str, [usize; 4]); 5] = [
-    ("window", [32, 60, 512, 16]),
-    ("one game", [1, 60, 512, 16]),
-    ("step", [1, 1, 512, 16]),
-    ("profile", [8, 1024, 512, 16]),
-    ("one prompt", [1, 1024, 1536, 16]),
-];
+/// Of bench/shapes.json, those that a CPU scans often enough in the time of a benchmark.
+/// cpu_beside_jax.py times the first two beside JAX.
+const NAMES: [&str; 4] = ["realtime", "one game", "profile", "one prompt"];
 
-fn case([batch, seq, dim, state]: [usize; 4]) -> Case {
-    let mut problem = random::zoh(batch, seq, dim, state);
-    problem.initial_state = seq == 1;
-    random::case(problem, 0)
+/// What is played frame by frame. It is not in the registry, whose shapes are scanned backward too, on GPUs.
+fn step() -> (String, Problem) {
+    ("step".to_owned(), Problem { initial_state: true, ..random::zoh(1, 1, 512, 16) })
+}
+
+fn scans() -> impl Iterator<Item = (String, Problem)> {
+    let shapes = Registry::read().shapes;
+    NAMES.into_iter().map(move |name| {
+        let shape = shapes.iter().find(|shape| shape.name == name).expect("a shape of bench/shapes.json");
+        (name.to_owned(), shape.problem())
+    })
+}
+
+/// What is scanned in a call.
+fn elements(problem: &Problem) -> Throughput {
+    Throughput::Elements((problem.batch * problem.seq * problem.dim) as u64)
 }
 
 fn forward(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("forward");
-    for (name, shape) in SHAPES {
-        let case = case(shape);
+    for (name, problem) in scans().chain([step()]) {
+        let case = random::case(problem, 0);
         let names = Outputs { y: (), final_state: case.problem.initial_state.then_some(()) };
         let mut outputs = names.map(|name, ()| vec![0u8; case.problem.bytes(name)]);
-        group.throughput(Throughput::Elements(shape[..3].iter().product::<usize>() as u64));
+        group.throughput(elements(&case.problem));
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 let outputs = outputs.as_mut().map(|_, bytes| &mut bytes[..]);
@@ -41,10 +49,10 @@ fn forward(criterion: &mut Criterion) {
 
 fn backward(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("backward");
-    for (name, shape) in SHAPES.into_iter().filter(|(_, [_, seq, ..])| *seq > 1) {
-        let case = case(shape);
+    for (name, problem) in scans() {
+        let case = random::case(problem, 0);
         let mut gradients = case.gradient_buffers(0);
-        group.throughput(Throughput::Elements(shape[..3].iter().product::<usize>() as u64));
+        group.throughput(elements(&case.problem));
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 let gradients = gradients.as_mut().map(|_, bytes| &mut bytes[..]);

@@ -3,7 +3,7 @@
     pip install jax && python bench/cpu_beside_jax.py
 
 JAX runs the recurrence as `lax.scan` (sequential) and as `lax.associative_scan`, compiled, forward and forward with
-gradients; ours is `cargo bench --bench cpu`. Medians, float32, state 16.
+gradients; ours is `cargo bench --bench cpu`. Medians, float32, random inputs, the shapes that are played.
 """
 import json
 import pathlib
@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from peers.jax_recurrence import associative, sequential
+from peers.registry import SHAPES
 
 NATIVE = pathlib.Path(__file__).resolve().parent.parent / "native"
-SHAPES = {"window": (32, 60, 512), "one game": (1, 60, 512)}
-STATE = 16
+NAMES = ("realtime", "one game")
 
 
 def median_ms(function, arguments, seconds=3.0):
@@ -42,12 +42,13 @@ def ours_ms(direction, shape):
 
 def main():
     print(f"{'':10} {'direction':20} {'JAX sequential':>15} {'JAX associative':>16} {'ours':>9}  times faster than the best")
-    for name, (batch, seq, dim) in SHAPES.items():
+    for name in NAMES:
+        batch, seq, dim, state = (SHAPES[name][axis] for axis in ("batch", "seq", "dim", "state"))
         keys = jax.random.split(jax.random.key(0), 4)
         x = jax.random.normal(keys[0], (batch, seq, dim))
         dt = 0.001 + 0.5 * jax.random.uniform(keys[1], (batch, seq, dim))
-        a = -jnp.ones((dim, 1)) * jnp.arange(1.0, STATE + 1)
-        b, c = (jax.random.normal(key, (batch, seq, STATE)) for key in keys[2:])
+        a = -jnp.ones((dim, 1)) * jnp.arange(1.0, state + 1)
+        b, c = (jax.random.normal(key, (batch, seq, state)) for key in keys[2:])
         for direction in ("forward", "forward + backward"):
             jax_times = []
             for scan in (sequential, associative):

@@ -26,12 +26,12 @@ import jax
 import jax.numpy as jnp
 
 from peers.jax_recurrence import associative
+from peers.registry import REGISTRY
 from selective_scan_jax import selective_scan
 
-REGISTRY = json.loads((pathlib.Path(__file__).parent / "shapes.json").read_text())["shapes"]
 # The others keep JAX's scan, which holds every state of every frame, busy for minutes.
 NAMES = ("realtime", "one game", "profile", "vision")
-SHAPES = {s["name"]: (s["batch"], s["seq"], s["dim"]) for s in REGISTRY if s["name"] in NAMES}
+SHAPES = {s["name"]: (s["batch"], s["seq"], s["dim"]) for s in REGISTRY["shapes"] if s["name"] in NAMES}
 STATE = 16
 IN_A_ROW, IN_A_PROGRAM = 100, (4, 12)
 

@@ -1,4 +1,4 @@
-"""What the scripts of the peers share: the registry of shapes, and the file that bench/report.py reads.
+"""What the scripts of the peers share: the shapes, and the file that bench/report.py reads.
 
 Each script writes one file and takes a word that leaves only the shapes with it in their name:
 
@@ -7,28 +7,39 @@ Each script writes one file and takes a word that leaves only the shapes with it
 What it needs and cannot import is said, and it leaves without a file.
 """
 
+import datetime
 import json
 import pathlib
+import re
 import statistics
 import sys
 import time
 
-REGISTRY = json.loads((pathlib.Path(__file__).resolve().parent.parent / "shapes.json").read_text())
+import registry
+
 FILE = sys.argv[1]
 WORD = sys.argv[2] if len(sys.argv) > 2 else ""
-SHAPES = [shape for shape in REGISTRY["shapes"] if WORD in shape["name"]]
+SHAPES = [shape for shape in registry.SHAPES.values() if WORD in shape["name"]]
 
 
-def skip(peer, reason):
-    print(f"SKIPPED: {peer}: {reason}")
+def skip(reason):
+    print(f"SKIPPED: {pathlib.Path(sys.argv[0]).stem}: {reason}")
     sys.exit(0)
+
+
+def driver():
+    """The version of the NVIDIA driver, found as tests/gpu/machine.rs finds it for ours: the two are compared."""
+    file = pathlib.Path("/proc/driver/nvidia/version")
+    number = re.search(r"(?<!\S)\d\S*\.\S*", file.read_text()) if file.exists() else None
+    return number[0] if number else "unknown"
 
 
 class Results:
     """The figures of one peer or several, written after each, so that a run that is cut short has left what it had."""
 
-    def __init__(self, version):
-        self.version = version
+    def __init__(self, version, gpu):
+        today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        self.header = {"version": version, "date": today, "gpu": gpu, "driver": driver()}
         self.figures = []
 
     def measure(self, who, shape, variant, of_pass, how, measured):
@@ -42,7 +53,7 @@ class Results:
         print(f"{microseconds:10.1f} µs  {what}", flush=True)
         figure = {"shape": shape["name"], "variant": variant, "pass": of_pass, "how": how, "microseconds": microseconds}
         self.figures.append({"who": who, **figure})
-        results = {"header": {"version": self.version}, "figures": self.figures}
+        results = {"header": self.header, "figures": self.figures}
         pathlib.Path(FILE).write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -9,9 +9,9 @@ try:
     import jax
     import jax.numpy as jnp
 except ImportError as error:
-    skip("JAX", error)
+    skip(error)
 if jax.default_backend() != "gpu":
-    skip("JAX", f"it sees no GPU, only {jax.devices()}")
+    skip(f"JAX sees no GPU, only {jax.devices()}")
 
 from jax_recurrence import associative, hillis_steele, sequential
 
@@ -30,7 +30,7 @@ def inputs(shape):
     )
 
 
-results = Results(f"JAX {jax.__version__}")
+results = Results(f"JAX {jax.__version__}", jax.devices()[0].device_kind)
 for shape in SHAPES:
     given = inputs(shape)
     for who, scan in (("associative", associative), ("Hillis-Steele", hillis_steele), ("sequential", sequential)):

@@ -2,14 +2,14 @@
 
 import importlib.metadata
 
-from common import SHAPES, Results, skip
+from common import SHAPES, skip
 
 try:
     import torch
     import selective_scan_cuda as extension
 except ImportError as error:
-    skip("mamba_ssm", error)
-from on_torch import VERSION, inputs, replay
+    skip(error)
+from on_torch import inputs, replay, results_with
 
 
 def call(function, *arguments):
@@ -27,7 +27,7 @@ def version():
         return "of unknown version"
 
 
-results = Results(f"mamba_ssm {version()}, {VERSION}")
+results = results_with(f"mamba_ssm {version()}")
 for variant, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
     for shape in SHAPES:
         x, dt, a, b, c = inputs(shape, dtype)

@@ -4,10 +4,19 @@ import statistics
 
 import torch
 
+from common import Results, skip
+
+if not torch.cuda.is_available():
+    skip("PyTorch sees no GPU")
+
 # Everything, what autograd remembers included, runs on the stream that graphs are captured from.
 STREAM = torch.cuda.Stream()
 torch.cuda.set_stream(STREAM)
-VERSION = f"PyTorch {torch.__version__}"
+
+
+def results_with(*versions):
+    """Those of a peer that is made of PyTorch and of these."""
+    return Results(", ".join([*versions, f"PyTorch {torch.__version__}"]), torch.cuda.get_device_name())
 
 
 def inputs(shape, dtype=torch.float32):

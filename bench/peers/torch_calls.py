@@ -1,17 +1,17 @@
 """Whole calls from and to pinned memory of the host by PyTorch, with the kernel in Triton in between: the inputs are
 sent, scanned, and the outputs fetched on one stream."""
 
-from common import SHAPES, Results, skip, wall
+from common import SHAPES, skip, wall
 
 try:
     import torch
     import triton
 except ImportError as error:
-    skip("PyTorch from pinned memory", error)
-from on_torch import STREAM, VERSION, inputs
+    skip(error)
+from on_torch import STREAM, inputs, results_with
 from triton_kernel import scan
 
-results = Results(f"{VERSION}, Triton {triton.__version__}")
+results = results_with(f"Triton {triton.__version__}")
 for shape in (shape for shape in SHAPES if shape["seq"] == 60):
     pinned = [tensor.cpu().pin_memory() for tensor in inputs(shape)]
     fetched = torch.empty_like(pinned[0]).pin_memory()

@@ -1,23 +1,23 @@
 """The loop in PyTorch, on the shapes that it can be waited for: eager up to 1024 frames; compiled, where every frame is
-unrolled and minutes go into the gradients, forward and up to 64."""
+unrolled and minutes go into the gradients, forward and up to 64. Eager comes first: a run that is cut short has it."""
 
-from common import SHAPES, Results, skip, wall
+from common import SHAPES, skip, wall
 
 try:
     import torch
 except ImportError as error:
-    skip("PyTorch", error)
-from on_torch import VERSION, inputs
+    skip(error)
+from on_torch import inputs, results_with
 from torch_scan import scan
 
-LONGEST = {"PyTorch eager": 1024, "PyTorch compiled": 64}
+WAYS = (("PyTorch eager", scan, 1024), ("PyTorch compiled", torch.compile(scan, dynamic=False), 64))
 
-results = Results(VERSION)
-for shape in SHAPES:
-    given = [tensor.requires_grad_() for tensor in inputs(shape)]
-    for who, function in (("PyTorch eager", scan), ("PyTorch compiled", torch.compile(scan, dynamic=False))):
-        if shape["seq"] > LONGEST[who]:
+results = results_with()
+for who, function, longest in WAYS:
+    for shape in SHAPES:
+        if shape["seq"] > longest:
             continue
+        given = [tensor.requires_grad_() for tensor in inputs(shape)]
         wait = lambda _: torch.cuda.synchronize()
 
         def forward():

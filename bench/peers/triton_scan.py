@@ -1,17 +1,17 @@
 """A kernel of our own in Triton, forward."""
 
-from common import SHAPES, Results, skip
+from common import SHAPES, skip
 
 try:
     import torch
     import triton
 except ImportError as error:
-    skip("Triton", error)
-from on_torch import VERSION, inputs, replay
+    skip(error)
+from on_torch import inputs, replay, results_with
 from torch_scan import scan as in_torch
 from triton_kernel import scan
 
-results = Results(f"Triton {triton.__version__}, {VERSION}")
+results = results_with(f"Triton {triton.__version__}")
 
 # A kernel that is wrong has no time.
 small = inputs({"batch": 2, "seq": 33, "dim": 70, "state": 16})
