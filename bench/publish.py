@@ -1,6 +1,7 @@
 """Puts the times of a run into the README: its tables, between the marks there, and docs/images/times.svg.
 
-    python3 bench/publish.py FOLDER     the results of `bin/bench-gpu` in FOLDER, which replace those in bench/published
+    python3 bench/publish.py FOLDER     the results of `bin/bench-gpu` in FOLDER, and what its note.md says of the run,
+                                        which replace those in bench/published
     python3 bench/publish.py            those in bench/published again
     python3 bench/publish.py --check    fails where README or picture are not what bench/published gives
 """
@@ -20,7 +21,11 @@ MARKS = ("<!-- by bench/publish.py -->\n", "<!-- end -->\n")
 
 def results_of(folder):
     run = Run(folder)
-    return run if run.header else refuse(folder, "there are no results of ours")
+    if not run.header:
+        refuse(folder, "there are no results of ours")
+    if not run.header["tested"]:
+        refuse(folder, "the GPU tests have not passed on the sources that were measured")
+    return run
 
 
 def made(run):
@@ -33,21 +38,33 @@ def made(run):
     return {README: tables, ROOT / "docs" / "images" / "times.svg": picture(run)}
 
 
+def replace(folder):
+    """Puts the files of a folder in the place of those that are published, none of which may be missing."""
+    files = {file.name: file.read_text() for file in [*folder.glob("*.json"), *folder.glob("note.md")]}
+    for file in PUBLISHED.glob("*.json"):
+        if file.name not in files:
+            refuse(folder, f"it has no {file.name}, which is published; remove that if it is not to be")
+    for file in PUBLISHED.iterdir():
+        file.unlink()
+    for name, text in files.items():
+        (PUBLISHED / name).write_text(text)
+
+
 def main(arguments):
-    if arguments == ["--check"]:
-        stale = [file for file, text in made(results_of(PUBLISHED)).items() if file.read_text() != text]
+    check = arguments == ["--check"]
+    folder = pathlib.Path(arguments[0]) if arguments and not check else PUBLISHED
+    if len(arguments) > 1 or not folder.is_dir():
+        sys.exit(__doc__)
+    texts = made(results_of(folder))
+    if check:
+        stale = [file for file, text in texts.items() if file.read_text() != text]
         if stale:
             names = ", ".join(str(file.relative_to(ROOT)) for file in stale)
             sys.exit(f"{names}: not what bench/published gives; `python3 bench/publish.py` writes it anew")
         return
-    for folder in map(pathlib.Path, arguments):
-        results_of(folder)
-        texts = {file.name: file.read_text() for file in folder.glob("*.json")}
-        for file in PUBLISHED.glob("*.json"):
-            file.unlink()
-        for name, text in texts.items():
-            (PUBLISHED / name).write_text(text)
-    for file, text in made(results_of(PUBLISHED)).items():
+    if folder != PUBLISHED:
+        replace(folder)
+    for file, text in texts.items():
         file.write_text(text)
 
 

@@ -4,7 +4,7 @@
 
 reads FOLDER/*.json and writes FOLDER/table.md and FOLDER/times.svg. No library is needed. Results of several machines,
 drivers or days are refused. Where the GPU tests have not passed on the very sources that were measured there are times,
-but no ratios: nothing is faster that may be wrong.
+and no comparison: nothing is faster that may be wrong. FOLDER/note.md, where there is one, is said in the table.
 """
 
 import pathlib
@@ -20,5 +20,6 @@ if run.header is None:
     print(f"SKIPPED: the table and the picture: {folder} has no results of ours")
     sys.exit(0)
 (folder / "table.md").write_text(everything(run))
-(folder / "times.svg").write_text(picture(run))
-print(f"{folder}/table.md, {folder}/times.svg")
+if run.header["tested"]:
+    (folder / "times.svg").write_text(picture(run))
+print(f"{folder}/table.md{f', {folder}/times.svg' if run.header['tested'] else '; no picture of what has not passed its tests'}")

@@ -38,7 +38,7 @@ def check(headers):
 
 
 class Run:
-    """`header` is that of ours, or None where nothing of ours was measured."""
+    """`header` is that of ours, or None where nothing of ours was measured; `note` what note.md says of the run."""
 
     def __init__(self, folder):
         results = {str(file): json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
@@ -56,6 +56,8 @@ class Run:
                 self.figures[f["shape"], f["variant"], f["pass"], who] = f["microseconds"]
                 self.how[who] = f["how"]
         self.versions = list(dict.fromkeys(versions))
+        note = folder / "note.md"
+        self.note = note.read_text().strip() if note.exists() else ""
 
     def time(self, shape, variant, of_pass, who=OURS):
         """µs. A backward pass of ours is the one that peers have: with the states that the forward pass kept."""
@@ -67,10 +69,13 @@ class Run:
         """µs of the backward pass that has to find the states itself."""
         return self.figures.get((shape, variant, "backward", OURS))
 
+    def quotient(self, time, by):
+        """None where one is not known. What has not passed its tests is compared with nothing: it may be fast and wrong."""
+        return time / by if time and by and self.header["tested"] else None
+
     def ratio(self, shape, variant, of_pass, who):
-        """How many times as long as ours. What has not passed its tests has no ratio: it may be fast and wrong."""
-        ours, theirs = self.time(shape, variant, of_pass), self.time(shape, variant, of_pass, who)
-        return theirs / ours if ours and theirs and self.header["tested"] else None
+        """How many times as long as ours."""
+        return self.quotient(self.time(shape, variant, of_pass, who), self.time(shape, variant, of_pass))
 
     def floor(self, shape, variant, of_pass):
         """µs."""
@@ -94,7 +99,7 @@ class Run:
         h = self.header
         tested = "the GPU tests have passed on these sources"
         if not h["tested"]:
-            tested = "NO RATIOS, for the GPU tests have not yet passed on these sources"
+            tested = "NOT COMPARED, for the GPU tests have not yet passed on these sources"
         return (
             f"{h['gpu']} ({h['multiprocessors']} multiprocessors, {h['clock_mhz']} MHz), driver {h['driver']}, {h['machine']}",
             f"{h['date']}, commit {h['version']}; {tested}",

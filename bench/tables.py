@@ -42,7 +42,7 @@ def table(head, rows):
 def ours_column(run, variant, of_pass):
     """Times and shares of the floor."""
     taken = [run.time(name, variant, of_pass) for name in SHAPES]
-    shares = [run.floor(name, variant, of_pass) / t if t else None for name, t in zip(SHAPES, taken)]
+    shares = [run.quotient(run.floor(name, variant, of_pass), t) for name, t in zip(SHAPES, taken)]
     return [f"{of_pass}, {variant}", *map(cell, taken, map(percent, shares)), percent(mean(shares))]
 
 
@@ -80,7 +80,7 @@ def variant_table(run):
 
     def beside_plain(variant, shape, of_pass):
         taken, plain = (run.time(shape, name, of_pass) for name in (variant["name"], "f32"))
-        return cell(taken, times(taken / plain if taken and plain else None, digits=2))
+        return cell(taken, times(run.quotient(taken, plain), digits=2))
 
     rows = [[variant["name"], *(beside_plain(variant, *column) for column in columns)] for variant in variants]
     return table(["beside plain zoh, f32", *(f"{shape}, {of_pass}" for shape, of_pass in columns)], rows)
@@ -98,7 +98,7 @@ def words(run):
         f"Kernels by replay of CUDA graphs: {', '.join(ways['graph replay'])}; "
         f"calls that are waited for: {', '.join(ways['call']) or 'none'}. "
         "In brackets, of ours the share of the time that is the floor of this pass and type, of the others how many times "
-        f"as long as ours they take. {NOTHING}: not measured."
+        f"as long as ours they take. {NOTHING}: not measured. {run.note}"
     )
 
 
@@ -119,8 +119,7 @@ def whole_program_table(run):
         cells = [name, *map(number, alone.values()), number(ours)]
         for who in others:
             theirs = run.time(name, "f32", "forward and backward", who)
-            known = theirs and ours and run.header["tested"]
-            cells.append(cell(theirs, times(theirs / ours if known else None)))
+            cells.append(cell(theirs, times(run.quotient(theirs, ours))))
         rows.append(cells)
     alone = [f"backward from the inputs alone, {variant}" for variant in ("f32", "bf16")]
     return table(["", *alone, "forward and it, f32", *others], rows)

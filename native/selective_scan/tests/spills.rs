@@ -1,15 +1,16 @@
-//! No kernel spills registers that is planned for the shapes and variants of bench/shapes.json, on any generation of devices:
-//! what leaves registers for local memory in the loop over frames costs a tenth of the time and more (bench/NOTES.md).
+//! No kernel spills registers that is planned for the shapes and variants of bench/shapes.json, on the largest device of each
+//! architecture: what leaves registers for local memory in the loop over frames costs a tenth of the time and more
+//! (bench/NOTES.md).
 
 mod support;
 
 use std::collections::HashMap;
 
 use rayon::prelude::*;
-use selective_scan::cuda::compile::{Configuration, Program};
+use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::{Pass, configurations};
-use support::devices::architectures;
-use support::nvrtc::compiler;
+use support::devices::{architectures, device};
+use support::nvrtc::compiler_of;
 use support::registry::Registry;
 
 /// The version of NVRTC that the kernels were written beside: others allocate registers in their own way.
@@ -35,14 +36,7 @@ fn stack_bytes(cubin: &[u8]) -> u32 {
 
 #[test]
 fn kernels_spill_nothing() {
-    let Some(compiler) = compiler() else { return };
-    if compiler.version() != WRITTEN_BESIDE {
-        println!(
-            "SKIPPED: spills are counted with NVRTC {WRITTEN_BESIDE:?}, and this is {:?}",
-            compiler.version()
-        );
-        return;
-    }
+    let Some(compiler) = compiler_of(WRITTEN_BESIDE) else { return };
     let stack_bytes = |architecture: i32, configuration: &Configuration| {
         stack_bytes(&compiler.compile(configuration, compiler.target(architecture)).unwrap())
     };
@@ -66,8 +60,9 @@ fn kernels_spill_nothing() {
     assert!(spilling.is_empty(), "of {} kernels: {spilling:#?}", kernels.len());
 
     // What does not fit spills, and is seen.
-    let of_backward = |kernel: &&(i32, Configuration)| kernel.1.program == Program::Backward;
-    let (architecture, walk) = kernels.keys().find(of_backward).expect("a backward pass has a walk");
-    let crowded = Configuration { min_blocks: 2048 / walk.threads(), ..*walk };
-    assert!(stack_bytes(*architecture, &crowded) > 0, "{crowded:?}");
+    let h200 = device(90);
+    let problem = registry.shapes[0].problem();
+    let walk = configurations(&h200, &problem, Pass::BackwardFromCheckpoints)[0];
+    let crowded = Configuration { min_blocks: 2048 / walk.threads(), ..walk };
+    assert!(stack_bytes(h200.architecture, &crowded) > 0, "{crowded:?}");
 }
