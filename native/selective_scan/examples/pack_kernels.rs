@@ -19,9 +19,8 @@ use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::nvrtc::Compiler;
 use selective_scan::cuda::packed::{TARGET, pack};
-use selective_scan::cuda::{Pass, configurations};
 use selective_scan::{Error, Problem};
-use support::devices::devices;
+use support::devices::{devices, kernels};
 use support::registry::Registry;
 
 /// A window of frames is as long, and a model as wide, as a game wants it: these beside the registry's.
@@ -57,10 +56,7 @@ fn main() -> Result<(), Error> {
     let mut all: Vec<Configuration> = Vec::new();
     for problem in problems() {
         for device in devices() {
-            for pass in [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints] {
-                let needed = configurations(&device, &problem, pass);
-                all.extend(needed.into_iter().filter(|configuration| seen.insert(*configuration)));
-            }
+            all.extend(kernels(device, &problem).filter(|configuration| seen.insert(*configuration)));
         }
     }
     let compiler = Compiler::find()?;

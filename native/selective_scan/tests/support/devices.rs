@@ -1,6 +1,9 @@
 //! Devices that kernels are compiled for, of every generation from 7.5 on.
 
+use selective_scan::Problem;
+use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::policy::Properties;
+use selective_scan::cuda::{Pass, configurations};
 
 /// Compute capability, multiprocessors, and shared memory of a block and of a multiprocessor in KiB (CUDA C++
 /// Programming Guide, technical specifications per compute capability).
@@ -44,4 +47,10 @@ pub fn architectures() -> Vec<Properties> {
     let mut all: Vec<_> = devices().map(|device| device.architecture).collect();
     all.dedup();
     all.into_iter().map(device).collect()
+}
+
+/// What a device wants compiled for a problem, for all its passes; some of it several times.
+pub fn kernels(device: Properties, problem: &Problem) -> impl Iterator<Item = Configuration> {
+    let passes = [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints];
+    passes.into_iter().flat_map(move |pass| configurations(&device, problem, pass))
 }

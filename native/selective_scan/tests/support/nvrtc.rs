@@ -28,12 +28,8 @@ pub fn compiler_of(version: (i32, i32)) -> Option<Compiler> {
     }
 }
 
-fn is_expected() -> bool {
-    std::env::var_os(EXPECTED).is_some()
-}
-
 fn skip<T>(reason: &str) -> Option<T> {
-    assert!(!is_expected(), "{reason}");
+    assert!(std::env::var_os(EXPECTED).is_none(), "{reason}");
     // Past the harness, which keeps to itself what a test prints that passes.
     let words = format!("SKIPPED: a test that compiles kernels by NVRTC: {reason}\n");
     std::io::stderr().write_all(words.as_bytes()).expect("there is a standard error");
