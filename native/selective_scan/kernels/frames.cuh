@@ -1,7 +1,8 @@
 // The way of frames and of states between memory, registers and shared memory, in the backward pass.
 
 // Whether there is an addition to memory of two neighbours: devices have it since 9.0, PTX since 8.1, which is CUDA 12.1's.
-#define ADDS_VECTORS (__CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || __CUDACC_VER_MINOR__ >= 1))
+#define ADDS_VECTORS \
+  (__CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 1)))
 
 // --- Between memory and registers -----------------------------------------------------------------------------
 

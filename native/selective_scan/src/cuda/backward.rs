@@ -69,7 +69,7 @@ impl BackwardKernels<Wanted> {
         }
     }
 
-    pub(super) fn try_map<K>(self, f: &mut Find<'_, K>) -> Result<BackwardKernels<K>, Error> {
+    pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<BackwardKernels<K>, E> {
         Ok(BackwardKernels {
             backward: f(self.backward)?,
             reduce: f(self.reduce)?,

@@ -25,6 +25,7 @@ pub(super) struct Pools {
     context: CUcontext,
     pinned: Arc<PinnedPool>,
     lanes: Mutex<Vec<Lane>>,
+    allocations: AtomicUsize,
 }
 
 /// A lock that a panic elsewhere does not close.
@@ -37,24 +38,21 @@ impl Pools {
         Self {
             ordinal,
             context,
-            pinned: Arc::new(PinnedPool {
-                context: Context(context),
-                state: Mutex::default(),
-                allocations: AtomicUsize::new(0),
-            }),
+            pinned: Arc::new(PinnedPool { context: Context(context), state: Mutex::default() }),
             lanes: Mutex::default(),
+            allocations: AtomicUsize::new(0),
         }
     }
 
     /// How often memory, of the host or of the device, was asked of the driver.
     pub(super) fn allocations(&self) -> usize {
-        self.pinned.allocations.load(Ordering::Relaxed)
+        self.allocations.load(Ordering::Relaxed)
     }
 
     /// Pinned memory of at least this length. The context must be current.
     pub(super) fn pinned(&self, len: usize) -> Result<PinnedBuffer, Error> {
         self.pinned
-            .take(len)
+            .take(len, &self.allocations)
             .during(|| format!("allocating {} of pinned memory for cuda:{}", readable(len), self.ordinal))
     }
 
@@ -83,7 +81,7 @@ impl Pools {
             None => Lane::new(Context(self.context)).during(doing)?,
         };
         if lane.memory.len < device_bytes {
-            self.pinned.allocations.fetch_add(1, Ordering::Relaxed);
+            self.allocations.fetch_add(1, Ordering::Relaxed);
             if lane.memory.grow(device_bytes).is_err() {
                 // Other lanes and other users of the device may come to terms: give back what is idle, once.
                 lock(&self.lanes).clear();
@@ -117,8 +115,6 @@ impl Context {
 struct PinnedPool {
     context: Context,
     state: Mutex<PinnedState>,
-    /// See [`Pools::allocations`].
-    allocations: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -143,7 +139,12 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl PinnedPool {
-    fn take(self: &Arc<Self>, len: usize) -> Result<PinnedBuffer, cudarc::driver::DriverError> {
+    /// Memory that is idle, or new, which is counted.
+    fn take(
+        self: &Arc<Self>,
+        len: usize,
+        allocations: &AtomicUsize,
+    ) -> Result<PinnedBuffer, cudarc::driver::DriverError> {
         let rounded = len.max(1).checked_next_multiple_of(4096).unwrap_or(usize::MAX);
         let mut state = lock(&self.state);
         // Somewhat larger will do; much larger is kept for those who need it.
@@ -152,7 +153,7 @@ impl PinnedPool {
             Some(region) => region,
             None => {
                 drop(state);
-                self.allocations.fetch_add(1, Ordering::Relaxed);
+                allocations.fetch_add(1, Ordering::Relaxed);
                 let region = allocate(rounded).or_else(|_| {
                     self.trim(0);
                     allocate(rounded)

@@ -1,5 +1,6 @@
 //! Kernels: what a problem asks for becomes macros of a source.
 
+use std::collections::HashSet;
 use std::ffi::CStr;
 
 use sha2::{Digest, Sha256};
@@ -181,6 +182,12 @@ impl Configuration {
         hash.update(format!("{:?}", self.options(target)));
         hash.finalize().into()
     }
+}
+
+/// Each of them once, in their order.
+pub(super) fn distinct(all: impl Iterator<Item = Configuration>) -> Vec<Configuration> {
+    let mut seen = HashSet::new();
+    all.filter(|configuration| seen.insert(*configuration)).collect()
 }
 
 /// What a kernel is found by.

@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
 use rayon::prelude::*;
 
 use super::buffers::{Pools, lock};
-use super::compile::Configuration;
+use super::compile::{Configuration, distinct};
 use super::driver::{During, guarded, initialize, unavailable, words};
 use super::images::Images;
 use super::launch::{Kernel, Wanted};
@@ -245,10 +245,9 @@ impl Device {
     }
 
     /// Loads modules that nobody has asked for before, side by side: what is to be compiled is compiled on several cores.
-    pub(super) fn load_new(&self, configurations: Vec<Configuration>) -> Result<(), Error> {
+    pub(super) fn load_new(&self, configurations: impl Iterator<Item = Configuration>) -> Result<(), Error> {
         let known = lock(&self.modules);
-        let is_new = |configuration: &Configuration| !known.contains_key(configuration);
-        let new: Vec<_> = configurations.into_iter().filter(is_new).collect();
+        let new = distinct(configurations.filter(|configuration| !known.contains_key(configuration)));
         drop(known);
         // The ordinary case: threads that have nothing to do are better not woken.
         if new.is_empty() {

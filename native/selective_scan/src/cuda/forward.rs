@@ -30,7 +30,7 @@ impl ForwardKernels<Wanted> {
         }
     }
 
-    pub(super) fn try_map<K>(self, f: &mut Find<'_, K>) -> Result<ForwardKernels<K>, Error> {
+    pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<ForwardKernels<K>, E> {
         Ok(ForwardKernels {
             forward: f(self.forward)?,
             marks: self.marks.map(&mut *f).transpose()?,
@@ -65,8 +65,8 @@ impl Device {
     ///
     /// Each address stands for device memory of [`Problem::bytes`] of its name, aligned to its element type;
     /// `workspace` for [`Device::workspace_bytes`], aligned to 256, and `checkpoints` for
-    /// [`Device::checkpoint_bytes`]. All stay valid, and outputs and workspace unused by others, until the stream
-    /// has run what is enqueued. Optional inputs are present where the problem says so.
+    /// [`checkpoint_bytes`](super::checkpoint_bytes). All stay valid, and outputs and workspace unused by
+    /// others, until the stream has run what is enqueued. Optional inputs are present where the problem says so.
     pub unsafe fn enqueue_forward(
         &self,
         stream: CUstream,

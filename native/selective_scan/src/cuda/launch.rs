@@ -4,7 +4,7 @@
 //! is asked beforehand.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::convert::Infallible;
 use std::ffi::{CStr, c_void};
 
 use cudarc::driver::result;
@@ -13,9 +13,9 @@ use cudarc::driver::sys::{
     CUstream, cuLaunchKernelEx,
 };
 
-use super::arguments::{Arguments, Packing, Sizes, Workspace, walks};
+use super::arguments::{Arguments, Packing, Workspace, walks};
 use super::backward::{BackwardKernels, lay_out_backward};
-use super::compile::Configuration;
+use super::compile::{Configuration, distinct};
 use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
@@ -57,7 +57,7 @@ pub(super) struct Wanted {
 }
 
 /// Makes of a kernel that is wanted what the pass has of it.
-pub(super) type Find<'a, K> = dyn FnMut(Wanted) -> Result<K, Error> + 'a;
+pub(super) type Find<'a, K, E> = dyn FnMut(Wanted) -> Result<K, E> + 'a;
 
 impl Wanted {
     /// A kernel whose blocks its configuration gives.
@@ -231,7 +231,7 @@ impl Boundaries<Wanted> {
         }
     }
 
-    pub(super) fn try_map<K>(self, f: &mut Find<'_, K>) -> Result<Boundaries<K>, Error> {
+    pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<Boundaries<K>, E> {
         Ok(Boundaries {
             summary: f(self.summary)?,
             prefix: self.prefix.map(f).transpose()?,
@@ -318,26 +318,25 @@ impl Properties {
         }
         at.used
     }
+}
 
-    /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex: the states that the forward pass can
-    /// keep for the backward pass. How many chunks there are depends on neither batch nor dim.
-    pub fn boundary_shape(&self, problem: &Problem) -> Vec<usize> {
-        let mut shape = problem.boundary_shape();
-        shape[2] = problem.seq.div_ceil(checkpoint_interval(problem));
-        shape
-    }
+/// {directions, batch, chunks, dim, state}, with a trailing 2 where complex: the states that the forward pass can
+/// keep for the backward pass. How many chunks there are depends on neither batch nor dim.
+pub fn boundary_shape(problem: &Problem) -> Vec<usize> {
+    let mut shape = problem.boundary_shape();
+    shape[2] = problem.seq.div_ceil(checkpoint_interval(problem));
+    shape
+}
+
+/// The bytes of these states.
+pub fn checkpoint_bytes(problem: &Problem) -> usize {
+    boundary_shape(problem).iter().product::<usize>() * problem.element.state_type().size()
 }
 
 impl Device {
     /// [`Properties::workspace_bytes`] of this device.
     pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
         self.properties().workspace_bytes(problem, pass)
-    }
-
-    /// Bytes of the states that the forward pass can keep for the backward pass.
-    pub fn checkpoint_bytes(&self, problem: &Problem) -> usize {
-        let sizes = Sizes::of(problem);
-        sizes.directions * sizes.checkpoints(problem, problem.seq.div_ceil(checkpoint_interval(problem)))
     }
 
     /// Compiles and loads what a pass over a problem needs, for operands as an allocator of the driver aligns
@@ -350,7 +349,7 @@ impl Device {
     fn prepared(&self, problem: &Problem, pass: Pass) -> Result<Vec<Kernel>, Error> {
         self.make_current()?;
         let wanted = wanted(&self.properties(), problem, pass);
-        self.load_new(distinct(&wanted))?;
+        self.load_new(wanted.iter().map(|kernel| kernel.configuration))?;
         wanted.into_iter().map(|wanted| self.kernel(wanted)).collect()
     }
 
@@ -365,11 +364,11 @@ impl Device {
 /// All kernels of a pass, for operands as an allocator of the driver aligns them.
 fn wanted(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Wanted> {
     let mut all = Vec::new();
-    let mut add = |wanted| {
+    let mut add = |wanted| -> Result<(), Infallible> {
         all.push(wanted);
         Ok(())
     };
-    let added = match pass {
+    let Ok(()) = match pass {
         Pass::Forward => {
             let plan = properties.forward(problem);
             ForwardKernels::wanted(properties, problem, &plan, Alignment::ALLOCATED)
@@ -382,18 +381,10 @@ fn wanted(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Wanted>
             kernels.try_map(&mut add).map(|_| ())
         }
     };
-    added.expect("to add to a list does not fail");
     all
-}
-
-/// The configurations of kernels, each once.
-fn distinct(kernels: &[Wanted]) -> Vec<Configuration> {
-    let mut seen = HashSet::new();
-    let all = kernels.iter().map(|kernel| kernel.configuration);
-    all.filter(|configuration| seen.insert(*configuration)).collect()
 }
 
 /// The configurations of the kernels of a pass, to compile them beforehand, or without a device.
 pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Configuration> {
-    distinct(&wanted(properties, problem, pass))
+    distinct(wanted(properties, problem, pass).into_iter().map(|kernel| kernel.configuration))
 }

@@ -74,4 +74,4 @@ pub use buffers::PinnedBuffer;
 pub use cudarc::driver::sys::{CUdeviceptr, CUstream};
 pub use device::{Device, DeviceInfo, device, devices, properties};
 pub use in_place::owner;
-pub use launch::{Pass, configurations};
+pub use launch::{Pass, boundary_shape, checkpoint_bytes, configurations};

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::RwLock;
 
-use crate::cuda::{CUdeviceptr, CUstream, Device, Pass, device};
+use crate::cuda::{CUdeviceptr, CUstream, Device, Pass, boundary_shape, device};
 use crate::{Error, Problem};
 
 use super::frame::{Frame, Tensor};
@@ -47,7 +47,7 @@ pub fn forward(frame: &Frame<'_>, call: Forward) -> Result<(), Error> {
     let workspace = workspace_of(device, &problem, Pass::Forward, workspace)?;
     let inputs = inputs.map(|_, tensor| address(&tensor));
     let outputs = outputs.map(|_, tensor| address(&tensor));
-    let kept = boundary_states.filter(|states| states.shape == device.properties().boundary_shape(&problem));
+    let kept = boundary_states.filter(|states| states.shape == boundary_shape(&problem));
     let kept = kept.as_ref().map(address);
     // SAFETY: XLA's memory on the device of the call, as long as the checked types and shapes say. It stays until the
     // stream has run what is enqueued.
@@ -58,7 +58,7 @@ pub fn forward(frame: &Frame<'_>, call: Forward) -> Result<(), Error> {
 pub fn prepare_backward(frame: &Frame<'_>) -> Result<(), Error> {
     once(frame, Pass::Backward, |device| {
         let call = Backward::read(frame)?;
-        device.prepare(&call.problem, pass(device, &call))
+        device.prepare(&call.problem, pass(&call))
     })
 }
 
@@ -66,7 +66,7 @@ pub fn prepare_backward(frame: &Frame<'_>) -> Result<(), Error> {
 pub fn backward(frame: &Frame<'_>, call: Backward) -> Result<(), Error> {
     let device = device(frame.device_ordinal()?)?;
     let stream = frame.stream()? as CUstream;
-    let pass = pass(device, &call);
+    let pass = pass(&call);
     let Backward { problem, inputs, upstream, boundary_states, gradients, workspace } = call;
     let workspace = workspace_of(device, &problem, pass, workspace)?;
     let inputs = inputs.map(|_, tensor| address(&tensor));
@@ -78,8 +78,8 @@ pub fn backward(frame: &Frame<'_>, call: Backward) -> Result<(), Error> {
 }
 
 /// Boundary states that were cut for another backend are not read.
-fn pass(device: &Device, call: &Backward) -> Pass {
-    let shape = device.properties().boundary_shape(&call.problem);
+fn pass(call: &Backward) -> Pass {
+    let shape = boundary_shape(&call.problem);
     match &call.boundary_states {
         Some(states) if states.shape == shape => Pass::BackwardFromCheckpoints,
         _ => Pass::Backward,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::cuda::padded;
 use super::frame::Attribute;
 use super::request::Call;
-use crate::cuda::{Pass, properties};
+use crate::cuda::{Pass, boundary_shape, properties};
 use crate::{ElementType, Error, Inputs, Problem, Spec};
 
 /// Who runs the custom call, by XLA's names.
@@ -50,15 +50,15 @@ pub fn scratch(problem: &Problem, platform: Platform) -> Result<Scratch, Error> 
     if platform == Platform::Host {
         return Ok(Scratch { chunks: problem.boundary_shape()[2] as u64, ..Scratch::default() });
     }
-    let mut most = Scratch::default();
+    let chunks = boundary_shape(problem)[2];
+    let backward = if chunks > 1 { Pass::BackwardFromCheckpoints } else { Pass::Backward };
+    let mut most = Scratch { chunks: if chunks > 1 { chunks as u64 } else { 0 }, ..Scratch::default() };
     for properties in properties()? {
-        let chunks = properties.boundary_shape(problem)[2];
-        let backward = if chunks > 1 { Pass::BackwardFromCheckpoints } else { Pass::Backward };
         let bytes = |pass| padded(properties.workspace_bytes(problem, pass)) as u64;
         most = Scratch {
             forward_workspace: most.forward_workspace.max(bytes(Pass::Forward)),
             backward_workspace: most.backward_workspace.max(bytes(backward)),
-            chunks: if chunks > 1 { chunks as u64 } else { 0 },
+            ..most
         };
     }
     Ok(most)

@@ -1,7 +1,7 @@
 //! A case whose operands lie in device memory, for the layer that enqueues on a stream.
 
 use cudarc::driver::result;
-use selective_scan::cuda::{CUdeviceptr, CUstream, Pass};
+use selective_scan::cuda::{self, CUdeviceptr, CUstream, Pass};
 use selective_scan::naive::{decode, element_of};
 use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs};
 
@@ -95,7 +95,7 @@ impl OnDevice {
                 initial_state: problem.initial_state.then(|| bytes("initial_state")),
             },
             workspaces: [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints].map(workspace),
-            checkpoints: Memory::new(device().checkpoint_bytes(problem)),
+            checkpoints: Memory::new(cuda::checkpoint_bytes(problem)),
             stream: result::stream::create(result::stream::StreamKind::NonBlocking).unwrap(),
             case,
         }
