@@ -56,6 +56,11 @@ class Results:
         results = {"header": self.header, "figures": self.figures}
         pathlib.Path(FILE).write_text(json.dumps(results, indent=2) + "\n")
 
+    def end(self):
+        """Fails where nothing at all was measured: what is installed and does not run is not skipped."""
+        if not self.figures:
+            sys.exit("not one figure was measured")
+
 
 def wall(call, wait, seconds=0.5):
     """The median time of a call that is waited for."""

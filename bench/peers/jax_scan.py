@@ -39,3 +39,4 @@ for shape in SHAPES:
         for of_pass, function in (("forward", forward), ("forward and backward", both)):
             call = lambda: wall(lambda: function(*given), jax.block_until_ready)
             results.measure(f"JAX {who}", shape, "f32", of_pass, "call", call)
+results.end()

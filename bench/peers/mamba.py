@@ -45,3 +45,4 @@ for variant, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
 
         results.measure("mamba_ssm", shape, variant, "forward", "graph replay", lambda: replay(forward, shape))
         results.measure("mamba_ssm", shape, variant, "backward", "graph replay", backward_time)
+results.end()

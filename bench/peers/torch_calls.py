@@ -21,3 +21,4 @@ for shape in (shape for shape in SHAPES if shape["seq"] == 60):
 
     time = lambda: wall(call, lambda _: STREAM.synchronize(), seconds=1.0)
     results.measure("PyTorch", shape, "f32", "pinned to pinned", "call", time)
+results.end()

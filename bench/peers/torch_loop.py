@@ -30,3 +30,4 @@ for who, function, longest in WAYS:
         results.measure(who, shape, "f32", "forward", "call", lambda: wall(forward, wait))
         if function is scan:
             results.measure(who, shape, "f32", "forward and backward", "call", lambda: wall(both, wait))
+results.end()

@@ -21,3 +21,4 @@ for variant, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
     for shape in SHAPES:
         given = inputs(shape, dtype)
         results.measure("Triton", shape, variant, "forward", "graph replay", lambda: replay(lambda: scan(*given), shape))
+results.end()
