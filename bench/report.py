@@ -22,4 +22,6 @@ if run.header is None:
 (folder / "table.md").write_text(everything(run))
 if run.header["tested"]:
     (folder / "times.svg").write_text(picture(run))
-print(f"{folder}/table.md{f', {folder}/times.svg' if run.header['tested'] else '; no picture of what has not passed its tests'}")
+    print(f"{folder}/table.md, {folder}/times.svg")
+else:
+    print(f"{folder}/table.md; no picture of what has not passed its tests")

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::RwLock;
 
-use crate::cuda::{CUdeviceptr, CUstream, Device, Pass, boundary_shape, device};
+use crate::cuda::{self, CUdeviceptr, CUstream, Device, Pass, device};
 use crate::{Error, Problem};
 
 use super::frame::{Frame, Tensor};
@@ -47,7 +47,7 @@ pub fn forward(frame: &Frame<'_>, call: Forward) -> Result<(), Error> {
     let workspace = workspace_of(device, &problem, Pass::Forward, workspace)?;
     let inputs = inputs.map(|_, tensor| address(&tensor));
     let outputs = outputs.map(|_, tensor| address(&tensor));
-    let kept = boundary_states.filter(|states| states.shape == boundary_shape(&problem));
+    let kept = boundary_states.filter(|states| states.shape == cuda::boundary_shape(&problem));
     let kept = kept.as_ref().map(address);
     // SAFETY: XLA's memory on the device of the call, as long as the checked types and shapes say. It stays until the
     // stream has run what is enqueued.
@@ -79,7 +79,7 @@ pub fn backward(frame: &Frame<'_>, call: Backward) -> Result<(), Error> {
 
 /// Boundary states that were cut for another backend are not read.
 fn pass(call: &Backward) -> Pass {
-    let shape = boundary_shape(&call.problem);
+    let shape = cuda::boundary_shape(&call.problem);
     match &call.boundary_states {
         Some(states) if states.shape == shape => Pass::BackwardFromCheckpoints,
         _ => Pass::Backward,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::cuda::padded;
 use super::frame::Attribute;
 use super::request::Call;
-use crate::cuda::{Pass, boundary_shape, properties};
+use crate::cuda::{self, Pass, properties};
 use crate::{ElementType, Error, Inputs, Problem, Spec};
 
 /// Who runs the custom call, by XLA's names.
@@ -50,7 +50,7 @@ pub fn scratch(problem: &Problem, platform: Platform) -> Result<Scratch, Error> 
     if platform == Platform::Host {
         return Ok(Scratch { chunks: problem.boundary_shape()[2] as u64, ..Scratch::default() });
     }
-    let chunks = boundary_shape(problem)[2];
+    let chunks = cuda::boundary_shape(problem)[2];
     let backward = if chunks > 1 { Pass::BackwardFromCheckpoints } else { Pass::Backward };
     let mut most = Scratch { chunks: if chunks > 1 { chunks as u64 } else { 0 }, ..Scratch::default() };
     for properties in properties()? {
