@@ -126,23 +126,29 @@ struct Incoming {
     });
   }
 
-  // What b and c are in frames that are skipped must not reach a sum.
+  // What b and c are in frames that are skipped must not reach a sum. Of four orders, every other frame is stored in the next: rows
+  // that are stored at a time then lie in all banks, else in a quarter of them.
   __device__ __forceinline__ void store(Rows& rows, const Marks& marks) const {
+    // Those of a lane at once, or a part of them; a turn goes by what lies within, and by places.
+    constexpr int PART = COUNT < LANE_WIDTH ? COUNT : LANE_WIDTH, NEXT = ORDER_STEP * COMPONENTS;
     each([&](int k, int r, int column) {
+      const bool next = ORDERS > 2 && r % 2 != 0;
+      Real own[COUNT];
+#pragma unroll
+      for (int e = 0; e < COUNT; e++) {
+        const Real value = NEXT < PART && next ? raw[k].real(e ^ NEXT) : raw[k].real(e);
+        own[e] = marks.skip(r) ? (Real)0 : value;
+      }
 #pragma unroll
       for (int order = 0; order < STATES; order += ORDER_STEP) {
-        // Those of a lane at once, or a part of them.
-        constexpr int PART = COUNT < LANE_WIDTH ? COUNT : LANE_WIDTH;
-        const int turn = order * COMPONENTS;
+        const int turn = order * COMPONENTS, its_order = next ? order ^ ORDER_STEP : order;
 #pragma unroll
         for (int first = 0; first < COUNT; first += PART) {
           Real values[PART];
 #pragma unroll
-          for (int e = 0; e < PART; e++) {
-            values[e] = marks.skip(r) ? (Real)0 : raw[k].real(first + (e ^ (turn & (PART - 1))));
-          }
-          const int of_lane = (column + first) % LANE_WIDTH ^ (turn & ~(PART - 1));
-          store_reals(&rows.frames[r][place_in_row((column + first) / LANE_WIDTH, order) + of_lane], values);
+          for (int e = 0; e < PART; e++) values[e] = own[first + (e ^ (turn & (PART - 1)))];
+          const int of_lane = (column + first) % LANE_WIDTH ^ (its_order * COMPONENTS & ~(PART - 1));
+          store_reals(&rows.frames[r][place_in_row((column + first) / LANE_WIDTH, its_order) + of_lane], values);
         }
       }
     });

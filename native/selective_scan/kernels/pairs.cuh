@@ -185,9 +185,11 @@ __device__ __forceinline__ int order_of(int pair) {
   return order;
 }
 
-// Where a lane's states lie in a row, in an order: the threads that access it together find theirs in different banks.
+// Where a lane's states lie in a row, in an order: the threads that access it together find theirs in different banks. Of four
+// orders, neighbouring pairs of lanes have theirs half a row of banks apart, because all lanes store one order at a time.
 __device__ __forceinline__ int place_in_row(int lane, int order) {
-  return (lane % 2 + order / ORDER_STEP * 2 + lane / 2 * (2 * ORDERS)) * LANE_WIDTH;
+  const int turned = order / ORDER_STEP ^ (ORDERS > 2 ? lane / 2 % 2 * 2 : 0);
+  return (lane % 2 + turned * 2 + lane / 2 * (2 * ORDERS)) * LANE_WIDTH;
 }
 
 // Whether the thread owns a frame of every span.

@@ -214,11 +214,6 @@ impl Sizes {
         }
     }
 
-    /// Bytes of the states that one direction of the forward pass keeps for the backward pass, from this many chunks.
-    pub(super) fn checkpoints(&self, problem: &Problem, chunks: usize) -> usize {
-        problem.batch * chunks * problem.dim * problem.state * self.state
-    }
-
     /// Where sums gather that end in `output`: there, or in so many bytes of the workspace where it is rounded.
     pub(super) fn sums(&self, output: CUdeviceptr, bytes: usize, at: &mut Workspace) -> CUdeviceptr {
         if self.exact { output } else { at.take_if(bytes > 0, bytes) }

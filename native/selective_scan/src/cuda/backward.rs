@@ -6,7 +6,7 @@ use super::arguments::{Arguments, Packing, Sizes, Walk, Workspace, packings, pas
 use super::device::Device;
 use super::launch::{
     Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, check_inputs, check_presence,
-    walking_blocks,
+    checkpoints_of, walking_blocks,
 };
 use super::policy::{
     Alignment, BackwardPlan, Configurations, ForwardPlan, Piece, Properties, StatesPlan, Units,
@@ -357,8 +357,7 @@ impl Device {
             arguments.walk(problem, walk, &packings);
             arguments.lay_out_adjoints(problem, &plan, in_gradients);
             if let Some(base) = checkpoints {
-                let kept = walk.direction * sizes.checkpoints(problem, plan.chunks);
-                arguments.boundary_states = base + kept as CUdeviceptr;
+                arguments.boundary_states = checkpoints_of(walk, problem, base);
                 arguments.boundary_width = problem.state as i64;
                 arguments.boundary_first = walk.first_state as i64;
             }

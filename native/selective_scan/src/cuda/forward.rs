@@ -4,7 +4,9 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, passes, walks};
 use super::device::Device;
-use super::launch::{Boundaries, Find, Launcher, Wanted, alignment, check_inputs, walking_blocks};
+use super::launch::{
+    Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
+};
 use super::policy::{Alignment, Configurations, ForwardPlan, Properties};
 use crate::{Error, Inputs, Outputs, Problem};
 
@@ -83,8 +85,6 @@ impl Device {
         let alignment = alignment(&inputs, &[outputs.y], &[outputs.final_state, checkpoints]);
         let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
             .try_map(&mut |wanted| self.kernel(wanted))?;
-        let sizes = Sizes::of(problem);
-
         let mut arguments = Arguments::of(problem, &inputs);
         arguments.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
         arguments.y = outputs.y;
@@ -99,8 +99,7 @@ impl Device {
         let slots = plan.layout.slots();
         for walk in walks(problem, slots) {
             arguments.walk(problem, &walk, &packings);
-            let kept = walk.direction * sizes.checkpoints(problem, arguments.checkpoint_count as usize);
-            arguments.checkpoints = checkpoints.map_or(0, |base| base + kept as CUdeviceptr);
+            arguments.checkpoints = checkpoints.map_or(0, |base| checkpoints_of(&walk, problem, base));
             if let Some(boundaries) = &kernels.boundaries {
                 boundaries.find(&launcher, problem, &arguments)?;
             }

@@ -13,7 +13,7 @@ use cudarc::driver::sys::{
     CUstream, cuLaunchKernelEx,
 };
 
-use super::arguments::{Arguments, Packing, Workspace, walks};
+use super::arguments::{Arguments, Packing, Sizes, Walk, Workspace, walks};
 use super::backward::{BackwardKernels, lay_out_backward};
 use super::compile::{Configuration, distinct};
 use super::device::Device;
@@ -331,6 +331,12 @@ pub fn boundary_shape(problem: &Problem) -> Vec<usize> {
 /// The bytes of these states.
 pub fn checkpoint_bytes(problem: &Problem) -> usize {
     boundary_shape(problem).iter().product::<usize>() * problem.element.state_type().size()
+}
+
+/// Where those of a walk's direction lie, if they begin at `base`.
+pub(super) fn checkpoints_of(walk: &Walk, problem: &Problem, base: CUdeviceptr) -> CUdeviceptr {
+    let each = checkpoint_bytes(problem) / Sizes::of(problem).directions;
+    base + (walk.direction * each) as CUdeviceptr
 }
 
 impl Device {
