@@ -9,7 +9,7 @@ export LC_ALL ?= C.UTF-8
 
 # Every test: of the Rust crates, of the CUDA kernels without a GPU, of the Elixir library, and of the XLA custom call.
 test: setup
-	cargo test $(CARGO_FLAGS) --release --package selective_scan
+	cargo test $(CARGO_FLAGS) --release --package selective_scan --package cuda_emulator
 	bin/kernels-test
 	mix test
 	bin/xla-test

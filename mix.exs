@@ -58,11 +58,13 @@ defmodule ExPhil.Native.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       # Made by `make ptx`: a package without it needs NVRTC where it meets a GPU.
+      # cargo wants every member of a workspace.
       files:
         ~w(lib mix mix.exs README.md CHANGELOG.md LICENSE docs examples/frames.livemd) ++
           ~w(native/Cargo.toml native/Cargo.lock) ++
           ~w(native/selective_scan native/selective_scan_nif native/selective_scan_xla/Cargo.toml) ++
           ~w(native/selective_scan_xla/build.rs native/selective_scan_xla/src) ++
+          ~w(native/cuda_emulator/Cargo.toml native/cuda_emulator/src) ++
           Path.wildcard("priv/kernels.pack")
     ]
   end

@@ -26,9 +26,9 @@ fn describe(name: &str, problem: &Problem) -> String {
     format!("{name} {batch}x{seq}x{dim}, state {state}, {element}")
 }
 
-/// All figures of shapes that have the word `only` in their description, printed as they come: kernels of the variants
+/// All figures of shapes whose description is wanted, printed as they come: kernels of the variants
 /// that every shape has, calls of the shapes that are played, and, among all of them, first calls.
-pub fn figures(only: &str) -> Vec<Figure> {
+pub fn figures(wanted: impl Fn(&str) -> bool) -> Vec<Figure> {
     let mut figures = Vec::new();
     let mut add = |what: String, shape: &str, microseconds: f64| {
         println!("{microseconds:10.1} µs  {what:36} {shape}");
@@ -37,7 +37,7 @@ pub fn figures(only: &str) -> Vec<Figure> {
     let registry = Registry::read();
     for (shape, variant, problem) in registry.problems() {
         let name = describe(&shape.name, &problem);
-        if variant.shapes.is_none() && name.contains(only) {
+        if variant.shapes.is_none() && wanted(&name) {
             for (pass, microseconds) in kernels(&problem) {
                 add(format!("kernels, {pass}"), &name, microseconds);
             }
@@ -45,13 +45,13 @@ pub fn figures(only: &str) -> Vec<Figure> {
     }
     for shape in registry.shapes.iter().filter(|shape| shape.seq == 60) {
         let name = describe(&shape.name, &shape.problem());
-        if name.contains(only) {
+        if wanted(&name) {
             for (way, microseconds) in host_calls(&shape.problem()) {
                 add(format!("call, {way}"), &name, microseconds);
             }
         }
     }
-    if only.is_empty() {
+    if wanted("first calls") {
         for (what, name, microseconds) in compilation::figures() {
             add(what, name, microseconds);
         }

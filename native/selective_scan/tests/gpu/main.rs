@@ -2,8 +2,9 @@
 //!
 //! It reads the golden cases from the file that EXPHIL_GOLDEN names, else from the repository, and writes its record
 //! to the file that EXPHIL_GPU_RECORD names; a run that is to leave one ends with the first test that fails. `--quick`
-//! leaves out what takes long, for a run under a sanitizer; `--figures` leaves out the tests; a word runs what has it in
-//! its name. Without a GPU it says so and passes.
+//! leaves out what takes long, for a run under a sanitizer; `--figures` leaves out the tests; words run what has one of them
+//! in its name. Without a GPU it says so and passes, unless EXPHIL_EMULATED_GPU says that one is emulated
+//! (native/cuda_emulator).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -82,8 +83,11 @@ fn main() {
         return;
     }
     let quick = arguments.iter().any(|argument| argument == "--quick");
-    let only = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let words: Vec<&str> =
+        arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word));
     if let Err(error) = cuda::devices().and_then(|_| cuda::device(0)) {
+        assert!(std::env::var_os("EXPHIL_EMULATED_GPU").is_none(), "{error}");
         println!("SKIPPED: the GPU tests need a GPU: {error}");
         return;
     }
@@ -92,18 +96,17 @@ fn main() {
     }
     println!("{:?}", device().info());
 
-    let only = only.map_or("", String::as_str);
     if arguments.iter().any(|argument| argument == "--figures") {
-        figures::figures(only);
+        figures::figures(wanted);
         return;
     }
 
-    let whole = !quick && only.is_empty();
+    let whole = !quick && words.is_empty();
     let record_file = std::env::var_os("EXPHIL_GPU_RECORD").filter(|_| whole);
     let mut passed = Vec::new();
     let mut failed = Vec::new();
     for &(name, in_quick, test) in TESTS {
-        if quick && !in_quick || !name.contains(only) {
+        if quick && !in_quick || !wanted(name) {
             continue;
         }
         let start = Instant::now();
@@ -128,6 +131,6 @@ fn main() {
     // Before the figures too: a run that is cut off there has passed.
     write(&[]);
     if whole {
-        write(&figures::figures(""));
+        write(&figures::figures(wanted));
     }
 }

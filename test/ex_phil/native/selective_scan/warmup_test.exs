@@ -62,7 +62,8 @@ defmodule ExPhil.Native.SelectiveScan.WarmupTest do
     assert_raise ExPhil.Native.Error, ~r/the cuda backend cannot run/, fn -> warmup(backend: :cuda) end
   end
 
-  @tag :cuda
+  # Not of an emulated device, which has nothing to be in time with.
+  @tag cuda: :timed
   test "the first call after it compiles nothing" do
     # Sizes of its own: whatever other tests have loaded, these kernels are new.
     opts = [x: {3, 61, 72}, a: {72, 16}, method: :highorder, dt_limit: {0.0, 1.0}, backend: :cuda]

@@ -1,0 +1,65 @@
+//! Runs the blocks of a grid, one after the other.
+
+use crate::module::{Kernel, LANES, Module, Reduction};
+use crate::shared::Shared;
+use crate::warp::{Around, Stop, Warp};
+
+/// What is to run.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// Whose kernel it is.
+    pub module: &'a Module,
+    /// The kernel.
+    pub kernel: &'a Kernel,
+    /// Blocks along each axis.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: usize,
+    /// Shared memory that the launch asks for beside the module's own.
+    pub shared_bytes: usize,
+    /// The kernel's parameters, as they lie in memory.
+    pub parameters: &'a [u8],
+}
+
+impl Launch<'_> {
+    /// Runs it to its end, or says what went wrong and where.
+    pub fn run(&self) -> Result<(), String> {
+        let mut warps: Vec<Warp> =
+            (0..self.threads.div_ceil(LANES)).map(|number| Warp::new(number, self)).collect();
+        let [x, y, z] = self.grid;
+        for block in (0..z).flat_map(|z| (0..y).flat_map(move |y| (0..x).map(move |x| [x, y, z]))) {
+            self.run_block(block, &mut warps)?;
+        }
+        Ok(())
+    }
+
+    fn run_block(&self, block: [u32; 3], warps: &mut [Warp]) -> Result<(), String> {
+        let mut shared = Shared::new(self.module.shared_bytes + self.shared_bytes);
+        for warp in warps.iter_mut() {
+            warp.restart(self);
+        }
+        loop {
+            let mut waiting = Vec::new();
+            for (number, warp) in warps.iter_mut().enumerate() {
+                let mut around = Around { launch: self, block, shared: &mut shared };
+                let place = || format!("{}, block {block:?}, warp {number}", self.kernel.name);
+                let stop = warp.run(&mut around).map_err(|reason| format!("{}, {reason}", place()))?;
+                if stop == Stop::Barrier {
+                    waiting.push(warp);
+                }
+            }
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            let brought = waiting.iter().map(|warp| warp.brings(self));
+            let reduced =
+                brought.fold(None, |reduced: Option<bool>, (reduction, lanes, holds)| match reduction {
+                    Some(Reduction::All) => Some(reduced.unwrap_or(true) && holds == lanes),
+                    _ => Some(reduced.unwrap_or(false) || holds != 0),
+                });
+            for warp in waiting {
+                warp.pass(self, reduced.unwrap_or(false));
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What the emulator computes, and what it does not let pass: small kernels, each with one thing in it.
+
+use cuda_emulator::global::{self, Home};
+use cuda_emulator::launch::Launch;
+use cuda_emulator::parse::parse;
+
+/// Numbers in global memory, while they are there.
+struct Numbers(Vec<u32>);
+
+impl Numbers {
+    fn new(numbers: Vec<u32>) -> Self {
+        global::add(numbers.as_ptr().expose_provenance(), size_of_val(&numbers[..]), Home::Device);
+        Self(numbers)
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64
+    }
+}
+
+impl Drop for Numbers {
+    fn drop(&mut self) {
+        global::remove(self.0.as_ptr().addr());
+    }
+}
+
+/// Runs a kernel of these statements in two blocks of 64 threads and 256 bytes of shared memory. They find their thread in
+/// %tid, a place for a number in %place, four bytes for each thread of both blocks, and registers to use.
+fn run(statements: &str) -> Result<Vec<u32>, String> {
+    let text = format!(
+        ".version 8.0
+        .target sm_80
+        .address_size 64
+        .extern .shared .align 16 .b8 memory[];
+        .global .align 4 .u32 SEVEN = 7;
+        .func (.param .b32 result) doubled(.param .b32 number)
+        {{
+          .reg .b32 %n;
+          ld.param.u32 %n, [number];
+          add.u32 %n, %n, %n;
+          st.param.b32 [result+0], %n;
+          ret;
+        }}
+        .visible .entry test(.param .u64 out)
+        {{
+          .reg .b32 %r<20>, %tid, %value;
+          .reg .b64 %rd<20>, %place, %out;
+          .reg .f32 %f<20>;
+          .reg .f64 %fd<20>;
+          .reg .b16 %rs<20>;
+          .reg .pred %p<20>;
+          ld.param.u64 %out, [out];
+          mov.u32 %tid, %tid.x;
+          mov.u32 %r0, %ctaid.x;
+          shl.b32 %r0, %r0, 6;
+          add.s32 %r0, %r0, %tid;
+          mul.wide.u32 %place, %r0, 4;
+          add.s64 %place, %place, %out;
+          {statements}
+          st.global.u32 [%place], %value;
+          ret;
+        }}"
+    );
+    let module = parse(&text)?;
+    let out = Numbers::new(vec![0; 128]);
+    for variable in &module.variables {
+        global::add(variable.as_ptr().expose_provenance(), size_of_val(&**variable), Home::Variable);
+    }
+    let parameters = out.address().to_le_bytes();
+    let kernel = &module.kernels[0];
+    let ran = Launch {
+        module: &module,
+        kernel,
+        grid: [2, 1, 1],
+        threads: 64,
+        shared_bytes: 256,
+        parameters: &parameters,
+    }
+    .run();
+    for variable in &module.variables {
+        global::remove(variable.as_ptr().addr());
+    }
+    ran.map(|()| out.0.clone())
+}
+
+/// What every thread of the first block comes to, by its number; the second block's are the same.
+fn expect(statements: &str, value: impl Fn(u32) -> u32) {
+    let all = run(statements).unwrap_or_else(|reason| panic!("{statements}: {reason}"));
+    let expected: Vec<u32> = (0..64).chain(0..64).map(value).collect();
+    assert_eq!(all, expected, "{statements}");
+}
+
+fn expect_fault(statements: &str, words: &str) {
+    match run(statements) {
+        Err(reason) => assert!(reason.contains(words), "{statements}: {reason}"),
+        Ok(_) => panic!("{statements}: nothing was said of {words}"),
+    }
+}
+
+#[test]
+fn it_computes() {
+    expect("mad.lo.s32 %value, %tid, -3, 5;", |thread| 5u32.wrapping_sub(3 * thread));
+    expect("mul.hi.u32 %value, %tid, 0x80000000;", |thread| thread / 2);
+    expect("bfi.b32 %value, %tid, -1, 8, 4;", |thread| 0xffff_f0ff | (thread & 15) << 8);
+    expect("shl.b32 %value, %tid, 40;", |_| 0);
+    expect("prmt.b32 %value, %tid, 0x44332211, 0x9650;", |thread| 0x0033_2200 | thread);
+    expect("lop3.b32 %value, %tid, 12, 5, 0x6a;", |thread| (thread & 12) ^ 5);
+    expect("mov.b64 %rd1, {%tid, 9}; mov.b64 {_, %value}, %rd1;", |_| 9);
+    expect("cvt.u16.u32 %rs1, %tid; cvt.s32.s16 %r1, -5; cvt.u32.u16 %value, %rs1;", |thread| thread);
+    expect(
+        "cvt.rn.f32.u32 %f1, %tid; fma.rn.f32 %f1, %f1, 0f40000000, 0f3F000000; cvt.rzi.u32.f32 %value, %f1;",
+        |thread| 2 * thread,
+    );
+    expect("cvt.rn.f32.u32 %f1, %tid; cvt.rn.bf16.f32 %rs1, %f1; cvt.u32.u16 %value, %rs1;", |thread| {
+        (thread as f32).to_bits() >> 16
+    });
+    expect("setp.lt.u32 %p1, %tid, 9; selp.b32 %value, 1, 2, %p1;", |thread| if thread < 9 { 1 } else { 2 });
+    expect("add.cc.u32 %r1, %tid, -1; addc.u32 %value, 0, 0;", |thread| u32::from(thread > 0));
+    expect("ld.global.u32 %value, [SEVEN];", |_| 7);
+    // What is no number is neither less nor not less, but unordered.
+    expect("setp.ltu.f32 %p1, 0f7FC00000, 0f00000000; selp.b32 %value, 1, 0, %p1;", |_| 1);
+    expect("setp.lt.f32 %p1, 0f7FC00000, 0f00000000; selp.b32 %value, 1, 0, %p1;", |_| 0);
+    expect("setp.ne.f32 %p1, 0f7FC00000, 0f00000000; selp.b32 %value, 1, 0, %p1;", |_| 0);
+}
+
+#[test]
+fn threads_branch_and_come_together() {
+    let branch = "and.b32 %r1, %tid, 3; setp.eq.s32 %p1, %r1, 0; mov.u32 %value, 1; @%p1 bra ELSE; add.u32 %value, %value, %tid;
+        bra.uni JOIN; ELSE: mov.u32 %value, 100; JOIN: ";
+    expect(branch, |thread| if thread % 4 == 0 { 100 } else { 1 + thread });
+    // As often as its number says.
+    let turns = "mov.u32 %value, 0; mov.u32 %r1, 0; LOOP: setp.ge.u32 %p1, %r1, %tid; @%p1 bra OUT; add.u32 %value, %value, 3;
+        add.u32 %r1, %r1, 1; bra LOOP; OUT: ";
+    expect(turns, |thread| 3 * thread);
+    let call = "{ .param .b32 a; st.param.b32 [a+0], %tid; .param .b32 b; call.uni (b), doubled, (a); ld.param.b32 %value, [b+0]; }";
+    expect(call, |thread| 2 * thread);
+}
+
+#[test]
+fn threads_meet() {
+    let neighbour = "shfl.sync.bfly.b32 %value|%p1, %tid, 1, 31, -1;";
+    expect(neighbour, |thread| thread ^ 1);
+    expect(
+        "shfl.sync.up.b32 %value|%p1, %tid, 3, 0, -1;",
+        |thread| if thread % 32 < 3 { thread } else { thread - 3 },
+    );
+    expect("shfl.sync.down.b32 %value, %tid, 30, 31, -1;", |thread| {
+        if thread % 32 < 2 { thread + 30 } else { thread }
+    });
+    expect("shfl.sync.idx.b32 %value, %tid, 5, 31, -1;", |thread| thread / 32 * 32 + 5);
+    expect("setp.lt.u32 %p1, %tid, 33; vote.sync.ballot.b32 %value, %p1, -1;", |thread| {
+        if thread < 32 { !0 } else { 1 }
+    });
+    expect("setp.eq.u32 %p1, %tid, 40; bar.red.or.pred %p2, 0, %p1; selp.b32 %value, 1, 0, %p2;", |_| 1);
+    // At two instructions that ask for the same.
+    let apart = format!(
+        "setp.lt.u32 %p2, %tid, 50; @%p2 bra ELSE; {neighbour} bra.uni JOIN; ELSE: {neighbour} JOIN: "
+    );
+    expect(&apart, |thread| thread ^ 1);
+    let never = format!(
+        "setp.lt.u32 %p2, %tid, 50; @%p2 bra ELSE; {neighbour} bra.uni JOIN; ELSE: bar.warp.sync -1; JOIN: "
+    );
+    expect_fault(&never, "threads wait for one another at different places");
+    let half =
+        "setp.lt.u32 %p2, %tid, 50; @%p2 bra ELSE; bar.sync 0; bra.uni JOIN; ELSE: bar.warp.sync -1; JOIN: ";
+    expect_fault(half, "threads wait for one another at different places");
+    expect_fault("shfl.sync.idx.b32 %value, %tid, 5, 31, 3;", "none of those");
+}
+
+#[test]
+fn global_memory_is_watched() {
+    expect_fault("ld.global.u32 %value, [%place+512];", "none are allocated");
+    expect_fault("ld.global.u32 %value, [%out+-4];", "none are allocated");
+    expect_fault("ld.global.v4.u32 {%value, %r1, %r2, %r3}, [%place];", "no multiple");
+    expect_fault("st.global.u32 [SEVEN], %tid; mov.u32 %value, 0;", "can only be read");
+    expect_fault(
+        "mov.u64 %rd1, 0; prefetch.global.L2 [%rd1]; ld.global.u32 %value, [%rd1];",
+        "none are allocated",
+    );
+}
+
+/// Threads of both warps write a word each, then read another's.
+fn exchange(barrier: &str, other: &str) -> String {
+    format!(
+        "shl.b32 %r1, %tid, 2; mov.u32 %r2, memory; add.u32 %r1, %r1, %r2; st.shared.u32 [%r1], %tid; {barrier}
+        xor.b32 %r3, %tid, {other}; shl.b32 %r3, %r3, 2; add.u32 %r3, %r3, %r2; ld.shared.u32 %value, [%r3];"
+    )
+}
+
+#[test]
+fn shared_memory_is_watched() {
+    expect(&exchange("", "0"), |thread| thread);
+    expect(&exchange("bar.sync 0;", "33"), |thread| thread ^ 33);
+    expect(&exchange("bar.warp.sync -1;", "1"), |thread| thread ^ 1);
+    let race = "with no barrier between them";
+    expect_fault(&exchange("", "1"), race);
+    expect_fault(&exchange("bar.warp.sync -1;", "32"), race);
+    // Written again, after others have read.
+    let again = |barrier| format!("{} {barrier} st.shared.u32 [%r1], 7;", exchange("bar.sync 0;", "33"));
+    expect(&again("bar.sync 0;"), |thread| thread ^ 33);
+    expect_fault(&again("bar.warp.sync -1;"), race);
+    // The same by all, or by instructions that others cannot come between.
+    let counted = |count| {
+        format!(
+            "mov.u32 %r1, 0; st.shared.u32 [memory], %r1; bar.sync 0; {count} bar.sync 0; ld.shared.u32 %value, [memory];"
+        )
+    };
+    expect(&counted("atom.shared.max.s32 %r2, [memory], %tid;"), |_| 63);
+    expect(&counted("st.shared.u32 [memory], 5;"), |_| 5);
+    expect_fault(&counted("st.shared.u32 [memory], %tid;"), race);
+    expect_fault(&counted("atom.shared.max.s32 %r2, [memory], %tid; ld.shared.u32 %r2, [memory];"), race);
+    expect_fault("ld.shared.u32 %value, [memory+256];", "of 256 that there are");
+    expect_fault("ld.shared.v2.u32 {%value, %r1}, [memory+4];", "no multiple");
+    // Nobody wrote there.
+    expect("ld.shared.u32 %value, [memory+8];", |_| !0);
+}
+
+#[test]
+fn what_is_not_known_is_refused() {
+    for (statement, words) in [
+        ("sin.approx.f32 %f1, %f1;", "sin.approx.f32: it is not known here"),
+        ("ld.u32 %value, [%rd1];", "addresses of any memory"),
+        ("bar.sync 1;", "barriers beside the first"),
+        ("add.u32 %value, %nobody, 1;", "%nobody is not known here"),
+        ("bra NOWHERE;", "there is no label NOWHERE"),
+    ] {
+        expect_fault(&format!("mov.u32 %value, 0; {statement}"), words);
+    }
+}
