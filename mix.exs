@@ -57,7 +57,7 @@ defmodule ExPhil.Native.MixProject do
     [
       licenses: ["Apache-2.0"],
       links: %{},
-      # Made by `make ptx`: a package without it needs NVRTC where it meets a GPU.
+      # `make ptx` makes kernels.pack: a package without it needs NVRTC where it meets a GPU. The emulator is for tests, but
       # cargo wants every member of a workspace.
       files:
         ~w(lib mix mix.exs README.md CHANGELOG.md LICENSE docs examples/frames.livemd) ++
