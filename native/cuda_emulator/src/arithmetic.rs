@@ -192,7 +192,7 @@ pub fn function(name: &str, modifiers: &[&str], of: Type) -> Option<Compute> {
             _ => None,
         },
         "mul" if has("hi") => {
-            for_integers!(of, |a, b| ((a as i128 * b as i128) >> T::BITS) as T)
+            for_integers!(of, |a, b| ((a as i128).wrapping_mul(b as i128) >> T::BITS) as T)
         }
         "mul" => for_integers!(of, |a, b| a.wrapping_mul(b)).or(for_floats!(of, |a, b| a * b)),
         "mad" if has("wide") => match of {
@@ -205,10 +205,16 @@ pub fn function(name: &str, modifiers: &[&str], of: Type) -> Option<Compute> {
         "mad" if has("lo") => for_integers!(of, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
         "fma" => for_floats!(of, |a, b, c| a.mul_add(b, c)),
         // Division by zero gives a number that PTX leaves open.
-        "div" => for_integers!(of, |a, b| a.checked_div(b).unwrap_or(!0)).or(for_floats!(of, |a, b| a / b)),
-        "rem" => for_integers!(of, |a, b| a.checked_rem(b).unwrap_or(a)),
-        "min" => for_integers!(of, |a, b| a.min(b)).or(for_floats!(of, |a, b| a.min(b))),
-        "max" => for_integers!(of, |a, b| a.max(b)).or(for_floats!(of, |a, b| a.max(b))),
+        "div" => for_integers!(of, |a, b| if b == 0 { !0 } else { a.wrapping_div(b) })
+            .or(for_floats!(of, |a, b| a / b)),
+        "rem" => for_integers!(of, |a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
+        // What is not a number gives way, and -0 is less than +0.
+        "min" => for_integers!(of, |a, b| a.min(b)).or(for_floats!(of, |a, b| {
+            if b.is_nan() || a < b || a == b && a.is_sign_negative() { a } else { b }
+        })),
+        "max" => for_integers!(of, |a, b| a.max(b)).or(for_floats!(of, |a, b| {
+            if b.is_nan() || a > b || a == b && a.is_sign_positive() { a } else { b }
+        })),
         "abs" => {
             for_types!(of, [S16 i16, S32 i32, S64 i64], |a| a.wrapping_abs()).or(for_floats!(of, |a| a.abs()))
         }
@@ -238,41 +244,22 @@ pub fn function(name: &str, modifiers: &[&str], of: Type) -> Option<Compute> {
         "shf" if has("l") && has("wrap") => {
             compute!(|low: u32, high: u32, by: u32| ((joined(low, high) << (by & 31)) >> 32) as u32)
         }
-        "shf" if has("r") && has("wrap") => {
-            compute!(|low: u32, high: u32, by: u32| (joined(low, high) >> (by & 31)) as u32)
-        }
         "bfi" => match of {
             Type::U32 => compute!(|a: u32, b: u32, at: u32, bits: u32| {
-                inserted(u64::from(a), u64::from(b), at, bits.min(32)) as u32
+                inserted(u64::from(a), u64::from(b), at, bits) as u32
             }),
             Type::U64 => compute!(|a: u64, b: u64, at: u32, bits: u32| inserted(a, b, at, bits)),
             _ => None,
         },
-        "prmt" if of == Type::U32 => compute!(|a: u32, b: u32, selector: u32| {
-            let bytes = joined(a, b).to_le_bytes();
-            u32::from_le_bytes([0, 4, 8, 12].map(|at| {
-                let byte = bytes[(selector >> at) as usize & 7];
-                if selector >> (at + 3) & 1 == 1 { (byte as i8 >> 7) as u8 } else { byte }
-            }))
-        }),
-        "lop3" if of == Type::U32 => compute!(|a: u32, b: u32, c: u32, table: u32| {
-            let rows = (0..8).filter(|row| table >> row & 1 == 1);
-            let side = |value: u32, is: bool| if is { value } else { !value };
-            rows.map(|row| side(a, row & 4 != 0) & side(b, row & 2 != 0) & side(c, row & 1 != 0))
-                .fold(0, |x, y| x | y)
-        }),
         "clz" => for_types!(of, [U32 u32, U64 u64], |a| a.leading_zeros()),
-        "popc" => for_types!(of, [U32 u32, U64 u64], |a| a.count_ones()),
-        "brev" => for_types!(of, [U32 u32, U64 u64], |a| a.reverse_bits()),
         "selp" => match of.bits() {
             16 => compute!(|a: u16, b: u16, is: bool| if is { a } else { b }),
             32 => compute!(|a: u32, b: u32, is: bool| if is { a } else { b }),
             64 => compute!(|a: u64, b: u64, is: bool| if is { a } else { b }),
             _ => None,
         },
-        "ex2" if has("ftz") => compute!(|a: f32| flushed(flushed(a).exp2())),
-        "ex2" => compute!(|a: f32| a.exp2()),
-        "lg2" => compute!(|a: f32| flushed(a).log2()),
+        "ex2" if of == Type::F32 && has("ftz") => compute!(|a: f32| flushed(flushed(a).exp2())),
+        "ex2" if of == Type::F32 => compute!(|a: f32| a.exp2()),
         "rcp" if has("approx") => match of {
             Type::F32 => compute!(|a: f32| flushed(1.0 / flushed(a))),
             // As much as this one gives: the upper half, and 20 digits of it.
@@ -280,7 +267,6 @@ pub fn function(name: &str, modifiers: &[&str], of: Type) -> Option<Compute> {
             _ => None,
         },
         "rcp" => for_floats!(of, |a| 1.0 / a),
-        "sqrt" => for_floats!(of, |a| a.sqrt()),
         _ => None,
     }
 }
@@ -289,8 +275,9 @@ fn joined(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// `b` with the low bits of `a` put at a place.
+/// `b` with the low bits of `a` put at a place; of both numbers the low 8 bits count.
 fn inserted(a: u64, b: u64, at: u32, bits: u32) -> u64 {
+    let (at, bits) = (at & 0xff, bits & 0xff);
     let mask = (if bits >= 64 { !0 } else { (1u64 << bits) - 1 }).checked_shl(at).unwrap_or(0);
     b & !mask | a.checked_shl(at).unwrap_or(0) & mask
 }
@@ -337,54 +324,74 @@ pub fn comparison(name: &str, of: Type) -> Option<Compute> {
     }
 }
 
-/// The function of a conversion. From a float to an integer it saturates, and of what is not a number it makes 0.
+/// The function of a conversion. What is signed fills the register up with its sign. From a float to an integer it saturates.
 pub fn conversion(modifiers: &[&str], to: Type, from: Type) -> Option<Compute> {
     let has = |modifier| modifiers.contains(&modifier);
-    macro_rules! to_any {
-        (|$a:ident: $from:ty| $value:expr) => {
+    macro_rules! from_integer {
+        ($from:ty) => {
             match to {
-                Type::U8 => compute!(|$a: $from| ($value) as u8),
-                Type::S8 => compute!(|$a: $from| ($value) as i8),
-                Type::U16 => compute!(|$a: $from| ($value) as u16),
-                Type::S16 => compute!(|$a: $from| ($value) as i16),
-                Type::U32 => compute!(|$a: $from| ($value) as u32),
-                Type::S32 => compute!(|$a: $from| ($value) as i32),
-                Type::U64 => compute!(|$a: $from| ($value) as u64),
-                Type::S64 => compute!(|$a: $from| ($value) as i64),
-                Type::F32 => compute!(|$a: $from| ($value) as f32),
-                Type::F64 => compute!(|$a: $from| ($value) as f64),
+                Type::U8 => compute!(|a: $from| a as u8),
+                Type::S8 => compute!(|a: $from| i64::from(a as i8)),
+                Type::U16 => compute!(|a: $from| a as u16),
+                Type::S16 => compute!(|a: $from| i64::from(a as i16)),
+                Type::U32 => compute!(|a: $from| a as u32),
+                Type::S32 => compute!(|a: $from| i64::from(a as i32)),
+                Type::U64 => compute!(|a: $from| a as u64),
+                Type::S64 => compute!(|a: $from| a as i64),
+                Type::F32 if has("rn") => compute!(|a: $from| a as f32),
+                Type::F64 if has("rn") => compute!(|a: $from| a as f64),
+                _ => None,
+            }
+        };
+    }
+    // What is not a number is 0 where both have 32 bits or less, else the number of which only the highest bit is set.
+    macro_rules! to_integer {
+        ($from:ty, |$a:ident| $rounded:expr) => {
+            match to {
+                Type::U32 if size_of::<$from>() == 4 => compute!(|$a: $from| ($rounded) as u32),
+                Type::S32 if size_of::<$from>() == 4 => compute!(|$a: $from| i64::from(($rounded) as i32)),
+                Type::U32 => compute!(|$a: $from| if $a.is_nan() { 1 << 31 } else { ($rounded) as u32 }),
+                Type::S32 => {
+                    compute!(|$a: $from| i64::from(if $a.is_nan() { i32::MIN } else { ($rounded) as i32 }))
+                }
+                Type::U64 => compute!(|$a: $from| if $a.is_nan() { 1 << 63 } else { ($rounded) as u64 }),
+                Type::S64 => compute!(|$a: $from| if $a.is_nan() { i64::MIN } else { ($rounded) as i64 }),
+                Type::F32 if size_of::<$from>() == 4 => compute!(|$a: $from| ($rounded) as f32),
+                Type::F64 if size_of::<$from>() == 8 => compute!(|$a: $from| ($rounded) as f64),
                 _ => None,
             }
         };
     }
     macro_rules! rounded {
-        ($type:ty) => {
+        ($from:ty) => {
             if has("rni") {
-                to_any!(|a: $type| a.round_ties_even())
+                to_integer!($from, |a| a.round_ties_even())
             } else if has("rmi") {
-                to_any!(|a: $type| a.floor())
+                to_integer!($from, |a| a.floor())
             } else if has("rpi") {
-                to_any!(|a: $type| a.ceil())
+                to_integer!($from, |a| a.ceil())
             } else if has("rzi") {
-                to_any!(|a: $type| a.trunc())
+                to_integer!($from, |a| a.trunc())
             } else {
-                to_any!(|a: $type| a)
+                None
             }
         };
     }
     match (from, to) {
         (Type::F16, Type::F32) => compute!(|a: f16| a.to_f32()),
         (Type::Bf16, Type::F32) => compute!(|a: bf16| a.to_f32()),
-        (Type::F32, Type::F16) => compute!(|a: f32| f16::from_f32(a)),
-        (Type::F32, Type::Bf16) => compute!(|a: f32| bf16::from_f32(a)),
-        (Type::U8, _) => to_any!(|a: u8| a),
-        (Type::S8, _) => to_any!(|a: i8| a),
-        (Type::U16, _) => to_any!(|a: u16| a),
-        (Type::S16, _) => to_any!(|a: i16| a),
-        (Type::U32, _) => to_any!(|a: u32| a),
-        (Type::S32, _) => to_any!(|a: i32| a),
-        (Type::U64, _) => to_any!(|a: u64| a),
-        (Type::S64, _) => to_any!(|a: i64| a),
+        (Type::F32, Type::F16) if has("rn") => compute!(|a: f32| f16::from_f32(a)),
+        (Type::F32, Type::Bf16) if has("rn") => compute!(|a: f32| bf16::from_f32(a)),
+        (Type::F32, Type::F64) => compute!(|a: f32| f64::from(a)),
+        (Type::F64, Type::F32) if has("rn") => compute!(|a: f64| a as f32),
+        (Type::U8, _) => from_integer!(u8),
+        (Type::S8, _) => from_integer!(i8),
+        (Type::U16, _) => from_integer!(u16),
+        (Type::S16, _) => from_integer!(i16),
+        (Type::U32, _) => from_integer!(u32),
+        (Type::S32, _) => from_integer!(i32),
+        (Type::U64, _) => from_integer!(u64),
+        (Type::S64, _) => from_integer!(i64),
         (Type::F32, _) => rounded!(f32),
         (Type::F64, _) => rounded!(f64),
         _ => None,
@@ -394,8 +401,8 @@ pub fn conversion(modifiers: &[&str], to: Type, from: Type) -> Option<Compute> {
 /// The function of an instruction that adds, subtracts or multiplies with a carry: add.cc, addc, madc.hi and the like.
 pub fn function_with_carry(name: &str, modifiers: &[&str], of: Type) -> Option<ComputeWithCarry> {
     let has = |modifier| modifiers.contains(&modifier);
-    // PTX has these for 64 bits too; our kernels do not.
-    if of.bits() != 32 {
+    // PTX has these for 64 bits too, and products of signed numbers; our kernels do not.
+    if of != Type::U32 {
         return None;
     }
     macro_rules! with_carry {
@@ -423,11 +430,12 @@ pub fn function_with_carry(name: &str, modifiers: &[&str], of: Type) -> Option<C
 }
 
 /// What makes a register of a number in memory: signs go all the way up.
-pub fn extension(of: Type) -> Option<Compute> {
-    match of {
+pub fn extension(of: Type) -> Compute {
+    let signed = match of {
         Type::S8 => compute!(|a: i8| i64::from(a)),
         Type::S16 => compute!(|a: i16| i64::from(a)),
         Type::S32 => compute!(|a: i32| i64::from(a)),
-        _ => compute!(|a: u64| a),
-    }
+        _ => None,
+    };
+    signed.unwrap_or(|[values, ..]| *values)
 }

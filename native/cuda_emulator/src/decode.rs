@@ -1,7 +1,9 @@
 //! What an instruction does, by its name and its arguments.
 
 use crate::arithmetic::{Type, comparison, conversion, extension, function, function_with_carry};
-use crate::module::{Address, Compute, Module, Operand, Operation, Reduction, Shuffle, Space, Special};
+use crate::module::{
+    Address, Compute, MOST_ELEMENTS, Module, Operand, Operation, Reduction, Shuffle, Space, Special,
+};
 
 /// An argument as it is written.
 #[derive(Debug, Clone)]
@@ -23,204 +25,282 @@ pub enum Argument {
 /// What is wrong with an instruction.
 type Reason = String;
 
-/// The operation of an instruction of a module that neither branches nor calls.
-pub fn decode(module: &mut Module, name: &str, arguments: &[Argument]) -> Result<Operation, Reason> {
-    let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
-    let (name, modifiers) = (parts[0], &parts[1..]);
-    let mut types = modifiers.iter().filter_map(|modifier| Type::named(modifier));
-    let first_type = types.next();
-    let second_type = types.next();
-    let of = || first_type.ok_or("it has no type");
-    let read = |at: usize| match arguments.get(at) {
-        None => Ok(Operand::Constant(0)),
-        Some(Argument::Operand(operand)) => Ok(*operand),
-        Some(other) => Err(format!("{other:?} is no number")),
-    };
-    let written = |at: usize| match arguments.get(at) {
-        Some(Argument::Operand(Operand::Register(register))) => Ok(*register),
-        other => Err(format!("{other:?} is no register")),
-    };
-    let address = |at: usize| match arguments.get(at) {
-        Some(Argument::Address(address)) => Ok(*address),
-        other => Err(format!("{other:?} is no address")),
-    };
-    // Spaces are told by the instruction, but for parameters: those of functions lie in local memory.
-    let space = |mut address: Address| {
-        if modifiers.contains(&"global") {
-            address.space = Space::Global;
-        } else if modifiers.contains(&"shared") {
-            address.space = Space::Shared;
-        } else if modifiers.contains(&"local") {
-            address.space = Space::Local;
-        } else if !modifiers.contains(&"param") {
-            return Err("addresses of any memory are not known here");
-        }
-        Ok(address)
-    };
-    let operands = || Ok::<_, Reason>([read(1)?, read(2)?, read(3)?, read(4)?]);
+/// How instructions may go on behind their names, beside types and comparisons, and how many arguments they have. Whatever is
+/// not here would be read as something else.
+const FORMS: &[(&str, &[&str], usize)] = &[
+    ("mov", &[], 2),
+    ("cvta", &["to", "global", "local"], 2),
+    ("cvt", &["rn", "rni", "rzi", "rmi", "rpi"], 2),
+    ("setp", &[], 3),
+    ("selp", &[], 4),
+    ("add", &["rn", "cc"], 3),
+    ("addc", &["cc"], 3),
+    ("sub", &["rn", "cc"], 3),
+    ("subc", &["cc"], 3),
+    ("mul", &["rn", "lo", "hi", "wide"], 3),
+    ("mad", &["lo", "hi", "wide", "cc"], 4),
+    ("madc", &["lo", "hi", "cc"], 4),
+    ("fma", &["rn"], 4),
+    ("div", &["rn"], 3),
+    ("rem", &[], 3),
+    ("rcp", &["rn", "approx", "ftz"], 2),
+    ("ex2", &["approx", "ftz"], 2),
+    ("min", &[], 3),
+    ("max", &[], 3),
+    ("abs", &[], 2),
+    ("neg", &[], 2),
+    ("and", &[], 3),
+    ("or", &[], 3),
+    ("xor", &[], 3),
+    ("not", &[], 2),
+    ("shl", &[], 3),
+    ("shr", &[], 3),
+    ("shf", &["l", "wrap"], 4),
+    ("bfi", &[], 5),
+    ("clz", &[], 2),
+    ("ld", &["global", "shared", "local", "param", "nc", "v2", "v4"], 2),
+    ("st", &["global", "shared", "local", "param", "v2", "v4"], 2),
+    ("atom", &["global", "shared", "add", "min", "max"], 3),
+    ("red", &["global", "shared", "add", "min", "max", "v2"], 2),
+    ("prefetch", &["global", "L2"], 1),
+    ("griddepcontrol", &["wait", "launch_dependents"], 0),
+    ("shfl", &["sync", "up", "down", "bfly", "idx"], 5),
+    ("vote", &["sync", "all", "any", "ballot"], 3),
+    ("bar", &["sync"], 1),
+    ("bar", &["warp", "sync"], 1),
+    ("bar", &["red", "and", "or"], 3),
+    ("ret", &[], 0),
+];
 
-    Ok(match name {
-        "prefetch" | "griddepcontrol" => Operation::Nothing,
-        "ret" | "exit" => Operation::Return,
-        "bar" | "barrier" if modifiers.contains(&"warp") => Operation::WarpBarrier { members: read(0)? },
-        "bar" | "barrier" if modifiers.contains(&"red") => {
-            let reduction = reduction(modifiers).ok_or("this reduction is not known here")?;
-            zero(read(1)?)?;
-            Operation::BlockBarrier { reduction: Some((reduction, written(0)?, read(2)?)) }
+/// What follows the name of a comparison.
+const COMPARISONS: &[&str] = &[
+    "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu",
+    "num", "nan",
+];
+
+/// An instruction in its parts.
+struct Parts<'a> {
+    name: &'a str,
+    modifiers: Vec<&'a str>,
+    of: Option<Type>,
+    arguments: &'a [Argument],
+}
+
+/// The operation of an instruction of a module that neither branches nor calls.
+pub fn decode(module: &mut Module, instruction: &str, arguments: &[Argument]) -> Result<Operation, Reason> {
+    let mut words = instruction.split('.').filter(|word| !word.is_empty());
+    let name = words.next().unwrap_or("");
+    let modifiers: Vec<&str> = words.collect();
+    let is_known = |(known, allowed, count): &(&str, &[&str], usize)| {
+        let fits = |modifier: &&str| {
+            Type::named(modifier).is_some()
+                || allowed.contains(modifier)
+                || name == "setp" && COMPARISONS.contains(modifier)
+        };
+        name == *known && arguments.len() == *count && modifiers.iter().all(fits)
+    };
+    if !FORMS.iter().any(is_known) {
+        return Err("it is not known here".to_owned());
+    }
+    let of = modifiers.iter().find_map(|modifier| Type::named(modifier));
+    let parts = Parts { name, modifiers, of, arguments };
+    match name {
+        "prefetch" | "griddepcontrol" => Ok(Operation::Nothing),
+        "ret" => Ok(Operation::Return),
+        "ld" | "st" | "atom" | "red" => parts.access(),
+        "shfl" | "vote" | "bar" => parts.meeting(),
+        "mov" => parts.movement(module),
+        _ => parts.computation(module),
+    }
+}
+
+impl Parts<'_> {
+    fn has(&self, modifier: &str) -> bool {
+        self.modifiers.contains(&modifier)
+    }
+
+    fn of(&self) -> Result<Type, Reason> {
+        self.of.ok_or("it has no type".to_owned())
+    }
+
+    /// What is read.
+    fn read(&self, at: usize) -> Result<Operand, Reason> {
+        match self.arguments.get(at) {
+            None => Ok(Operand::Constant(0)),
+            Some(Argument::Operand(operand)) => Ok(*operand),
+            Some(other) => Err(format!("{other:?} is no number")),
         }
-        "bar" | "barrier" if modifiers.contains(&"sync") && arguments.len() == 1 => {
-            zero(read(0)?)?;
-            Operation::BlockBarrier { reduction: None }
+    }
+
+    /// The register that is written.
+    fn written(&self, at: usize) -> Result<u32, Reason> {
+        match self.arguments.get(at) {
+            Some(Argument::Operand(Operand::Register(register))) => Ok(*register),
+            other => Err(format!("{other:?} is no register")),
         }
-        "vote" => Operation::Vote {
-            reduction: reduction(modifiers).ok_or("this vote is not known here")?,
-            to: written(0)?,
-            from: read(1)?,
-            members: read(2)?,
-        },
-        "shfl" => {
-            let (to, is_valid) = match &arguments[0] {
-                Argument::Pair(Operand::Register(to), Operand::Register(valid)) => (*to, Some(*valid)),
-                _ => (written(0)?, None),
-            };
-            let shuffle = modifiers.iter().find_map(|&modifier| match modifier {
-                "up" => Some(Shuffle::Up),
-                "down" => Some(Shuffle::Down),
-                "bfly" => Some(Shuffle::Bfly),
-                "idx" => Some(Shuffle::Idx),
-                _ => None,
-            });
-            Operation::Shuffle {
-                shuffle: shuffle.ok_or("this shuffle is not known here")?,
-                to,
-                is_valid,
-                from: read(1)?,
-                by: read(2)?,
-                limits: read(3)?,
-                members: read(4)?,
+    }
+
+    /// An address, in the memory that the instruction names. Parameters of functions lie in local memory, as their names say.
+    fn address(&self, at: usize) -> Result<Address, Reason> {
+        let Some(Argument::Address(address)) = self.arguments.get(at) else {
+            return Err(format!("{:?} is no address", self.arguments.get(at)));
+        };
+        let spaces = [("global", Space::Global), ("shared", Space::Shared), ("local", Space::Local)];
+        match spaces.into_iter().find(|(name, _)| self.has(name)) {
+            Some((_, space)) => Ok(Address { space, ..*address }),
+            None if self.has("param") => Ok(*address),
+            None => Err("addresses of any memory are not known here".to_owned()),
+        }
+    }
+
+    /// One number, or those of a vector.
+    fn values(&self, at: usize) -> Result<Vec<Operand>, Reason> {
+        let operand = |argument: &Argument| match argument {
+            Argument::Operand(operand) => Ok(*operand),
+            other => Err(format!("{other:?} is no number")),
+        };
+        match self.arguments.get(at) {
+            Some(Argument::Vector(all)) if all.len() <= MOST_ELEMENTS => all.iter().map(operand).collect(),
+            Some(one) => Ok(vec![operand(one)?]),
+            None => Err("a number is missing".to_owned()),
+        }
+    }
+
+    fn access(&self) -> Result<Operation, Reason> {
+        let bytes = self.of()?.bytes();
+        Ok(match self.name {
+            "ld" => {
+                let register = |operand| match operand {
+                    Operand::Register(register) => Ok(register),
+                    other => Err(format!("{other:?} is no register")),
+                };
+                Operation::Load {
+                    address: self.address(1)?,
+                    to: self.values(0)?.into_iter().map(register).collect::<Result<_, _>>()?,
+                    bytes,
+                    extend: extension(self.of()?),
+                }
             }
-        }
-        "ld" => Operation::Load {
-            address: space(address(1)?)?,
-            to: registers(&arguments[0])?,
-            bytes: of()?.bytes(),
-            extend: extension(of()?).ok_or("numbers of this type are not known here")?,
-        },
-        "st" => Operation::Store {
-            address: space(address(0)?)?,
-            from: values(&arguments[1])?,
-            bytes: of()?.bytes(),
-        },
-        "red" | "atom" => {
-            let result = usize::from(name == "atom");
-            let combine = modifiers.iter().find_map(|modifier| function(modifier, &[], first_type?));
-            Operation::Atomic {
-                address: space(address(result)?)?,
-                to: if result == 1 { Some(written(0)?) } else { None },
-                from: values(&arguments[result + 1])?,
-                bytes: of()?.bytes(),
-                combine: combine.ok_or("this is not known here")?,
+            "st" => Operation::Store { address: self.address(0)?, from: self.values(1)?, bytes },
+            name => {
+                let result = usize::from(name == "atom");
+                let of = self.of()?;
+                let combine = self.modifiers.iter().find_map(|modifier| function(modifier, &[], of));
+                Operation::Atomic {
+                    address: self.address(result)?,
+                    to: if result == 1 { Some(self.written(0)?) } else { None },
+                    from: self.values(result + 1)?,
+                    bytes,
+                    combine: combine.ok_or("it is not known here")?,
+                }
             }
-        }
-        "mov" => match (&arguments[0], &arguments[1]) {
-            (Argument::Vector(to), _) => {
-                let bits = of()?.bits() / to.len() as u32;
+        })
+    }
+
+    fn meeting(&self) -> Result<Operation, Reason> {
+        let reduction = self.modifiers.iter().find_map(|&modifier| match modifier {
+            "all" | "and" => Some(Reduction::All),
+            "any" | "or" => Some(Reduction::Any),
+            "ballot" => Some(Reduction::Ballot),
+            _ => None,
+        });
+        // Barriers beside the first are for parts of a block.
+        let is_first = |at| match self.read(at)? {
+            Operand::Constant(0) => Ok(()),
+            _ => Err("barriers beside the first are not known here".to_owned()),
+        };
+        Ok(match self.name {
+            "shfl" => {
+                let shuffle = self.modifiers.iter().find_map(|&modifier| match modifier {
+                    "up" => Some(Shuffle::Up),
+                    "down" => Some(Shuffle::Down),
+                    "bfly" => Some(Shuffle::Bfly),
+                    "idx" => Some(Shuffle::Idx),
+                    _ => None,
+                });
+                let (to, is_valid) = match self.arguments.first() {
+                    Some(Argument::Pair(Operand::Register(to), Operand::Register(valid))) => {
+                        (*to, Some(*valid))
+                    }
+                    _ => (self.written(0)?, None),
+                };
+                Operation::Shuffle {
+                    shuffle: shuffle.ok_or("it is not known here")?,
+                    to,
+                    is_valid,
+                    from: self.read(1)?,
+                    by: self.read(2)?,
+                    limits: self.read(3)?,
+                    members: self.read(4)?,
+                }
+            }
+            "vote" => Operation::Vote {
+                reduction: reduction.ok_or("it is not known here")?,
+                to: self.written(0)?,
+                from: self.read(1)?,
+                members: self.read(2)?,
+            },
+            _ if self.has("warp") => Operation::WarpBarrier { members: self.read(0)? },
+            _ if self.has("red") => {
+                is_first(1)?;
+                let reduction = reduction.ok_or("it is not known here")?;
+                Operation::BlockBarrier { reduction: Some((reduction, self.written(0)?, self.read(2)?)) }
+            }
+            _ => {
+                is_first(0)?;
+                Operation::BlockBarrier { reduction: None }
+            }
+        })
+    }
+
+    /// `mov`, which also takes registers apart and puts them together.
+    fn movement(&self, module: &mut Module) -> Result<Operation, Reason> {
+        match self.arguments {
+            [Argument::Vector(to), _] => {
                 let place = |to: &Argument| match to {
                     Argument::Operand(Operand::Register(register)) => Ok(Some(*register)),
                     Argument::Nowhere => Ok(None),
                     other => Err(format!("{other:?} is no register")),
                 };
-                Operation::Unpack {
-                    to: to.iter().map(place).collect::<Result<_, _>>()?,
-                    from: read(1)?,
-                    bits,
-                }
+                let bits = self.of()?.bits() / to.len() as u32;
+                let to = to.iter().map(place).collect::<Result<_, _>>()?;
+                Ok(Operation::Unpack { to, from: self.read(1)?, bits })
             }
-            (_, Argument::Vector(from)) => {
-                let bits = of()?.bits() / from.len() as u32;
-                Operation::Pack { to: written(0)?, from: values(&arguments[1])?, bits }
+            [_, Argument::Vector(from)] => {
+                let bits = self.of()?.bits() / from.len() as u32;
+                Ok(Operation::Pack { to: self.written(0)?, from: self.values(1)?, bits })
             }
-            (_, Argument::Special(special)) => Operation::Special { special: *special, to: written(0)? },
-            _ => compute(module, function(name, modifiers, of()?), written(0)?, operands()?)?,
-        },
-        // Comparisons that are combined with another predicate have more parts.
-        "setp" if modifiers.len() == 2 => {
-            compute(module, comparison(modifiers[0], of()?), written(0)?, operands()?)?
+            [_, Argument::Special(special)] => {
+                Ok(Operation::Special { special: *special, to: self.written(0)? })
+            }
+            _ => self.computation(module),
         }
-        "cvt" => {
-            let from = second_type.ok_or("it has one type, not two")?;
-            compute(module, conversion(modifiers, of()?, from), written(0)?, operands()?)?
-        }
-        "addc" | "subc" | "madc" => with_carry(name, modifiers, of()?, written(0)?, operands()?)?,
-        "add" | "sub" | "mad" if modifiers.contains(&"cc") => {
-            with_carry(name, modifiers, of()?, written(0)?, operands()?)?
-        }
-        _ => compute(module, function(name, modifiers, of()?), written(0)?, operands()?)?,
-    })
-}
+    }
 
-fn compute(
-    module: &mut Module,
-    function: Option<Compute>,
-    to: u32,
-    from: [Operand; 4],
-) -> Result<Operation, Reason> {
-    let compute = function.ok_or("it is not known here")?;
-    let mut registers = [0; 4];
-    for (register, operand) in registers.iter_mut().zip(from) {
-        *register = match operand {
-            Operand::Register(register) => register,
-            Operand::Constant(value) => module.constant(value),
-            Operand::Not(_) => return Err("it computes with the opposite of a predicate".to_owned()),
+    fn computation(&self, module: &mut Module) -> Result<Operation, Reason> {
+        let (of, to) = (self.of()?, self.written(0)?);
+        let from = [self.read(1)?, self.read(2)?, self.read(3)?, self.read(4)?];
+        if ["addc", "subc", "madc"].contains(&self.name) || self.has("cc") {
+            let compute =
+                function_with_carry(self.name, &self.modifiers, of).ok_or("it is not known here")?;
+            return Ok(Operation::ComputeWithCarry { compute, to, from, keeps: self.has("cc") });
+        }
+        let compute: Option<Compute> = match (self.name, &self.modifiers[..]) {
+            // Those that are combined with another predicate have more parts.
+            ("setp", [order, _]) => comparison(order, of),
+            ("setp", _) => None,
+            ("cvt", [.., last]) => Type::named(last).and_then(|from| conversion(&self.modifiers, of, from)),
+            (name, modifiers) => function(name, modifiers, of),
         };
-    }
-    Ok(Operation::Compute { compute, to, from: registers })
-}
-
-fn with_carry(
-    name: &str,
-    modifiers: &[&str],
-    of: Type,
-    to: u32,
-    from: [Operand; 4],
-) -> Result<Operation, Reason> {
-    let compute = function_with_carry(name, modifiers, of).ok_or("it is not known here")?;
-    Ok(Operation::ComputeWithCarry { compute, to, from, keeps: modifiers.contains(&"cc") })
-}
-
-/// The barrier that all threads of a block meet at; others are for parts of a block.
-fn zero(barrier: Operand) -> Result<(), Reason> {
-    if barrier == Operand::Constant(0) {
-        Ok(())
-    } else {
-        Err("barriers beside the first are not known here".to_owned())
-    }
-}
-
-fn reduction(modifiers: &[&str]) -> Option<Reduction> {
-    modifiers.iter().find_map(|&modifier| match modifier {
-        "all" | "and" => Some(Reduction::All),
-        "any" | "or" => Some(Reduction::Any),
-        "ballot" => Some(Reduction::Ballot),
-        _ => None,
-    })
-}
-
-/// One, or those of a vector.
-fn values(argument: &Argument) -> Result<Vec<Operand>, Reason> {
-    match argument {
-        Argument::Operand(operand) => Ok(vec![*operand]),
-        Argument::Vector(all) => {
-            all.iter().map(values).collect::<Result<Vec<_>, _>>().map(|all| all.concat())
+        let compute = compute.ok_or("it is not known here")?;
+        let mut registers = [0; 4];
+        for (register, operand) in registers.iter_mut().zip(from) {
+            *register = match operand {
+                Operand::Register(register) => register,
+                Operand::Constant(value) => module.constant(value),
+                Operand::Not(_) => return Err("it computes with the opposite of a predicate".to_owned()),
+            };
         }
-        other => Err(format!("{other:?} is no number")),
+        Ok(Operation::Compute { compute, to, from: registers })
     }
-}
-
-fn registers(argument: &Argument) -> Result<Vec<u32>, Reason> {
-    let register = |operand| match operand {
-        Operand::Register(register) => Ok(register),
-        other => Err(format!("{other:?} is no register")),
-    };
-    values(argument)?.into_iter().map(register).collect()
 }

@@ -56,20 +56,18 @@ const MEMORY_BYTES: usize = 4 << 30;
 /// What shared memory of a block costs a multiprocessor beside its length.
 const RESERVED_SHARED: usize = 1 << 10;
 
-const THREADS_OF_A_MULTIPROCESSOR: usize = 1536;
+const THREADS_OF_A_MULTIPROCESSOR: usize = 1024;
+
+/// Threads of a block.
+const MOST_THREADS: usize = 1024;
 
 const OK: CUresult = CUresult::CUDA_SUCCESS;
 
-/// A module that has been loaded. It is never unloaded.
+/// A kernel of a module that has been loaded, and is never unloaded: what a handle points to. That of a module points to all
+/// of its.
 struct Loaded {
-    module: Module,
-    functions: Vec<Function>,
-}
-
-/// A kernel of a module, as a handle points to it.
-struct Function {
-    module: *const Module,
-    kernel: usize,
+    module: &'static Module,
+    kernel: &'static Kernel,
 }
 
 fn the_device() -> &'static Device {
@@ -267,13 +265,21 @@ fn allocate(bytes: usize, home: Home) -> Option<*mut c_void> {
 /// # Safety
 ///
 /// Nobody uses the memory from now on.
-unsafe fn free(start: *mut c_void) -> CUresult {
-    match global::remove(start.addr()).and_then(layout) {
-        // SAFETY: what is known was allocated with the layout of its length.
+unsafe fn free(start: *mut c_void, home: Home) -> CUresult {
+    match global::remove(start.addr(), home).and_then(layout) {
+        // SAFETY: what is known and no variable was allocated with the layout of its length.
         Some(layout) => unsafe { dealloc(start.cast(), layout) },
         None => return CUresult::CUDA_ERROR_INVALID_VALUE,
     }
     OK
+}
+
+/// Whether so many bytes lie in one region.
+fn is_allocated(address: CUdeviceptr, bytes: usize) -> bool {
+    let address = address as usize;
+    let end = address.checked_add(bytes);
+    bytes == 0
+        || global::region(address).is_some_and(|(_, region_end, _)| end.is_some_and(|end| end <= region_end))
 }
 
 fn pointer(address: CUdeviceptr) -> *mut c_void {
@@ -300,7 +306,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     // SAFETY: the caller's promise.
-    unsafe { free(pointer(address)) }
+    unsafe { free(pointer(address), Home::Device) }
 }
 
 #[unsafe(no_mangle)]
@@ -314,11 +320,14 @@ pub unsafe extern "C" fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, _
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(start: *mut c_void) -> CUresult {
     // SAFETY: the caller's promise.
-    unsafe { free(start) }
+    unsafe { free(start, Home::Host) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize) -> CUresult {
+    if !is_allocated(to, bytes) {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy(from, pointer(to), bytes) };
     OK
@@ -326,6 +335,9 @@ pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, b
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize) -> CUresult {
+    if !is_allocated(from, bytes) {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy(pointer(from), to, bytes) };
     OK
@@ -355,6 +367,9 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD8_v2(to: CUdeviceptr, value: u8, bytes: usize) -> CUresult {
+    if !is_allocated(to, bytes) {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
     // SAFETY: the caller's promise.
     unsafe { pointer(to).cast::<u8>().write_bytes(value, bytes) };
     OK
@@ -402,24 +417,24 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
-    // Machine code is an ELF file, and nothing for an interpreter.
-    // SAFETY: an image has more bytes than these.
-    if unsafe { std::slice::from_raw_parts(image.cast::<u8>(), 4) } == b"\x7fELF" {
+    // SAFETY: PTX ends with a zero, and of machine code, an ELF file, one follows soon.
+    let text = unsafe { CStr::from_ptr(image.cast()) };
+    if text.to_bytes().starts_with(b"\x7fELF") {
         return CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
-    // SAFETY: PTX ends with a zero.
-    let text = unsafe { CStr::from_ptr(image.cast()) };
     match text.to_str().map_err(|error| error.to_string()).and_then(parse) {
         Ok(parsed) => {
+            let (major, minor) = the_device().capability;
+            if parsed.target > 10 * major + minor {
+                return CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU;
+            }
             for variable in &parsed.variables {
                 global::add(variable.as_ptr().expose_provenance(), size_of_val(&**variable), Home::Variable);
             }
-            let loaded = Box::leak(Box::new(Loaded { module: parsed, functions: Vec::new() }));
-            let of = &raw const loaded.module;
-            loaded.functions =
-                (0..loaded.module.kernels.len()).map(|kernel| Function { module: of, kernel }).collect();
+            let parsed: &'static Module = Box::leak(Box::new(parsed));
+            let all: Vec<_> = parsed.kernels.iter().map(|kernel| Loaded { module: parsed, kernel }).collect();
             // SAFETY: the caller's.
-            unsafe { *module = std::ptr::from_mut(loaded).cast() };
+            unsafe { *module = std::ptr::from_mut(Box::leak(Box::new(all))).cast() };
             OK
         }
         Err(reason) => {
@@ -436,10 +451,10 @@ pub unsafe extern "C" fn cuModuleGetFunction(
     name: *const c_char,
 ) -> CUresult {
     // SAFETY: a module is a handle of cuModuleLoadData, and the name ends with a zero.
-    let (loaded, name) = unsafe { (&*module.cast::<Loaded>(), CStr::from_ptr(name)) };
-    match loaded.module.kernels.iter().position(|kernel| kernel.name.as_bytes() == name.to_bytes()) {
+    let (all, name) = unsafe { (&*module.cast::<Vec<Loaded>>(), CStr::from_ptr(name)) };
+    match all.iter().find(|loaded| loaded.kernel.name.as_bytes() == name.to_bytes()) {
         // SAFETY: the caller's.
-        Some(at) => unsafe { *function = std::ptr::from_ref(&loaded.functions[at]).cast_mut().cast() },
+        Some(loaded) => unsafe { *function = std::ptr::from_ref(loaded).cast_mut().cast() },
         None => return CUresult::CUDA_ERROR_NOT_FOUND,
     }
     OK
@@ -451,12 +466,9 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 ///
 /// It is one of cuModuleGetFunction.
 unsafe fn kernel(function: CUfunction) -> (&'static Module, &'static Kernel) {
-    // SAFETY: functions and modules are never freed.
-    let (module, at) = unsafe {
-        let function = &*function.cast::<Function>();
-        (&*function.module, function.kernel)
-    };
-    (module, &module.kernels[at])
+    // SAFETY: what a handle points to is never freed.
+    let loaded = unsafe { &*function.cast::<Loaded>() };
+    (loaded.module, loaded.kernel)
 }
 
 #[unsafe(no_mangle)]
@@ -528,11 +540,11 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
         || blocks.contains(&0)
         || blocks[1].max(blocks[2]) > u32::from(u16::MAX)
         || (config.blockDimY, config.blockDimZ) != (1, 1)
-        || !(1..=1024).contains(&config.blockDimX)
+        || !(1..=kernel.most_threads.unwrap_or(MOST_THREADS) as u32).contains(&config.blockDimX)
     {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
-    // SAFETY: the kernel has one parameter of this many bytes, and the caller's array points to it.
+    // SAFETY: a kernel has one parameter (parse.rs), this one's of so many bytes, and the caller's array points to it.
     let parameters = unsafe {
         std::slice::from_raw_parts((*parameters).cast::<u8>().cast_const(), kernel.parameter_bytes)
     };

@@ -29,9 +29,10 @@ pub fn add(start: usize, bytes: usize, home: Home) {
     regions.insert(start, Region { bytes, home });
 }
 
-/// Forgets a region; its length, if there was one.
-pub fn remove(start: usize) -> Option<usize> {
+/// Forgets a region; its length, if there was one with this home.
+pub fn remove(start: usize, home: Home) -> Option<usize> {
     let mut regions = REGIONS.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+    regions.get(&start).filter(|region| region.home == home)?;
     regions.remove(&start).map(|region| region.bytes)
 }
 

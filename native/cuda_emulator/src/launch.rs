@@ -51,14 +51,20 @@ impl Launch<'_> {
             if waiting.is_empty() {
                 return Ok(());
             }
-            let brought = waiting.iter().map(|warp| warp.brings(self));
-            let reduced =
-                brought.fold(None, |reduced: Option<bool>, (reduction, lanes, holds)| match reduction {
-                    Some(Reduction::All) => Some(reduced.unwrap_or(true) && holds == lanes),
-                    _ => Some(reduced.unwrap_or(false) || holds != 0),
-                });
+            let brought: Vec<_> = waiting.iter().map(|warp| warp.brings(self)).collect();
+            let (reduction, ..) = brought[0];
+            if brought.iter().any(|(other, ..)| *other != reduction) {
+                return Err(format!(
+                    "{}, block {block:?}: warps meet at barriers that differ",
+                    self.kernel.name
+                ));
+            }
+            let reduced = match reduction {
+                Some(Reduction::All) => brought.iter().all(|(_, lanes, holds)| lanes == holds),
+                _ => brought.iter().any(|(.., holds)| *holds != 0),
+            };
             for warp in waiting {
-                warp.pass(self, reduced.unwrap_or(false));
+                warp.pass(self, reduced);
             }
         }
     }

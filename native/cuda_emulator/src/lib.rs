@@ -15,16 +15,16 @@
 //! use are missing, and a module that has one is refused with its name.
 //!
 //! In the order of the way from a text to results: [`module`] says what a module is to the interpreter, [`parse`] reads
-//! one, [`decode`] finds what an instruction does, with the functions of [`arithmetic`]; [`launch`] runs the blocks of a
-//! grid, [`warp`] 32 threads of one, [`shared`] and [`global`] are the memories that they access, and [`driver`] is what
+//! one, `decode` finds what an instruction does, with the functions of `arithmetic`; [`launch`] runs the blocks of a
+//! grid, `warp` 32 threads of one, `shared` and [`global`] are the memories that they access, and `driver` is what
 //! programs see of it all.
 
-pub mod arithmetic;
-pub mod decode;
-pub mod driver;
+mod arithmetic;
+mod decode;
+mod driver;
 pub mod global;
 pub mod launch;
 pub mod module;
 pub mod parse;
-pub mod shared;
-pub mod warp;
+mod shared;
+mod warp;

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 /// Threads of a warp.
 pub const LANES: usize = 32;
 
+/// Numbers that one access can read or write.
+pub const MOST_ELEMENTS: usize = 4;
+
 /// A register of a warp, or any 64 bits for each of its threads.
 pub type Lanes = [u64; LANES];
 
@@ -55,8 +58,10 @@ pub struct Kernel {
     pub name: String,
     /// Where it begins in the module's code.
     pub start: usize,
-    /// Bytes of its parameters.
+    /// Bytes of its one parameter.
     pub parameter_bytes: usize,
+    /// Threads that a block has at most (.maxntid), if it says so.
+    pub most_threads: Option<usize>,
     /// Blocks that it wants to share a multiprocessor (.minnctapersm), if it says so.
     pub min_blocks: Option<usize>,
 }

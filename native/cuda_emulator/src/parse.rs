@@ -175,6 +175,13 @@ impl<'a> Parser<'a> {
         text.parse().map_err(|_| format!("{text} is no number"))
     }
 
+    /// Skips a length, `[40]`, that has been read.
+    fn skip_brackets(&mut self) {
+        if self.takes("[") {
+            self.skip_to("]");
+        }
+    }
+
     fn skip_to(&mut self, end: &str) {
         while !["", end].contains(&self.next()) {}
     }
@@ -190,7 +197,7 @@ impl<'a> Parser<'a> {
                     self.module.target = digits.parse().map_err(|_| format!("{target} is not known here"))?;
                 }
                 ".visible" | ".extern" | ".weak" => {}
-                ".global" | ".const" => self.variable()?,
+                ".global" => self.variable()?,
                 ".shared" => self.shared()?,
                 ".entry" => self.kernel()?,
                 ".func" => self.function()?,
@@ -232,9 +239,7 @@ impl<'a> Parser<'a> {
         let of = of.ok_or("a variable has no type")?;
         self.at += name_at;
         let name = self.next();
-        if self.takes("[") {
-            self.skip_to("]");
-        }
+        self.skip_brackets();
         let length = length.ok_or("a variable has no length")?;
         let mut bytes = Vec::with_capacity(length);
         while !self.takes(";") {
@@ -277,9 +282,7 @@ impl<'a> Parser<'a> {
         let (alignment, length, name) = declared(&self.tokens[self.at..])?;
         self.at += name;
         let name = self.next();
-        if self.takes("[") {
-            self.skip_to("]");
-        }
+        self.skip_brackets();
         let bytes = length.ok_or("a variable has no length")?;
         let at = self.module.local_bytes.next_multiple_of(alignment);
         self.module.local_bytes = at + bytes;
@@ -301,32 +304,35 @@ impl<'a> Parser<'a> {
     fn kernel(&mut self) -> Result<(), String> {
         let name = self.next();
         self.open();
-        let mut parameter_bytes = 0usize;
-        if self.takes("(") {
-            while !self.takes(")") {
-                self.takes(",");
-                self.expect(".param")?;
-                let (alignment, length, at) = declared(&self.tokens[self.at..])?;
-                self.at += at;
-                let parameter = self.next();
-                if self.takes("[") {
-                    self.skip_to("]");
-                }
-                let place = parameter_bytes.next_multiple_of(alignment);
-                self.means(parameter, Meaning::Place(Space::Parameters, place as u64));
-                parameter_bytes = place + length.ok_or("a parameter has no length")?;
-            }
-        }
-        let mut min_blocks = None;
+        // One parameter: ours have no more.
+        self.expect("(")?;
+        self.expect(".param")?;
+        let (_, length, at) = declared(&self.tokens[self.at..])?;
+        self.at += at;
+        let parameter = self.next();
+        self.skip_brackets();
+        self.expect(")")?;
+        self.means(parameter, Meaning::Place(Space::Parameters, 0));
+        let parameter_bytes = length.ok_or("a parameter has no length")?;
+        let (mut most_threads, mut min_blocks) = (None, None);
         while !self.takes("{") {
-            if self.next() == ".minnctapersm" {
-                min_blocks = Some(self.number()?);
+            match self.next() {
+                "" => return Err(format!("{name} does nothing")),
+                ".maxntid" => most_threads = Some(self.number()?),
+                ".minnctapersm" => min_blocks = Some(self.number()?),
+                _ => {}
             }
         }
         let start = self.module.code.len();
         self.body()?;
         self.close();
-        self.module.kernels.push(Kernel { name: name.to_owned(), start, parameter_bytes, min_blocks });
+        self.module.kernels.push(Kernel {
+            name: name.to_owned(),
+            start,
+            parameter_bytes,
+            most_threads,
+            min_blocks,
+        });
         Ok(())
     }
 
@@ -383,10 +389,12 @@ impl<'a> Parser<'a> {
                     self.local()?;
                     self.expect(";")?;
                 }
-                ".pragma" | ".loc" => self.skip_to(";"),
+                ".pragma" => self.skip_to(";"),
                 label if self.peek() == ":" => {
                     self.at += 1;
-                    labels.insert(label, self.module.code.len());
+                    if labels.insert(label, self.module.code.len()).is_some() {
+                        return Err(format!("there are two labels {label}"));
+                    }
                 }
                 first => self.statement(first, &mut branches)?,
             }
@@ -449,6 +457,7 @@ impl<'a> Parser<'a> {
                 self.push(guard, Operation::Nothing);
                 self.expect(";")
             }
+            Some("call") if guard.is_some() => Err("calls under a predicate are not known here".to_owned()),
             Some("call") => self.call(line),
             _ => {
                 let mut arguments = Vec::new();

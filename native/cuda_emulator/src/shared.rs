@@ -3,9 +3,13 @@
 use std::num::NonZeroU64;
 use std::ops::Range;
 
-/// A thread at a moment: between barriers of its block, and of its warp. In one number, because every word has four.
+/// A thread at a moment, between barriers of its block and of its warp, and whether others did the same since these: threads of
+/// its warp, other warps. In one number, because every word has four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Who(NonZeroU64);
+
+const OF_THIS_WARP: u64 = 1 << 62;
+const OF_OTHER_WARPS: u64 = 1 << 63;
 
 impl Who {
     /// A thread by its number in the block, when it has passed so many barriers of the block and of the warp.
@@ -15,7 +19,7 @@ impl Who {
     }
 
     fn thread(self) -> u64 {
-        (self.0.get() >> 48) - 1
+        (self.0.get() >> 48 & 0xfff) - 1
     }
 
     fn warp(self) -> u64 {
@@ -30,29 +34,44 @@ impl Who {
         self.0.get() & 0xff_ffff
     }
 
-    /// Whether nothing orders what the other did and what this one does now.
+    fn has(self, others: u64) -> bool {
+        self.0.get() & others != 0
+    }
+
+    /// Whether nothing orders what the other did, or others with it, and what this one does now.
     fn races(self, other: Self) -> bool {
-        self.thread() != other.thread()
-            && self.block_moment() == other.block_moment()
-            && (self.warp() != other.warp() || self.warp_moment() == other.warp_moment())
+        let is_other = self.thread() != other.thread() || other.has(OF_THIS_WARP);
+        let in_warp = self.warp_moment() == other.warp_moment() && is_other;
+        self.block_moment() == other.block_moment()
+            && (self.warp() != other.warp() || in_warp || other.has(OF_OTHER_WARPS))
+    }
+
+    /// This one, with those who did the same before it.
+    fn after(self, before: Option<Self>) -> Self {
+        let Some(before) = before.filter(|before| self.races(*before)) else { return self };
+        let others = match self.warp() == before.warp() {
+            true => OF_THIS_WARP | before.0.get() & OF_OTHER_WARPS,
+            false => OF_OTHER_WARPS,
+        };
+        Self(self.0 | others)
     }
 }
 
-/// What happened last to a word of four bytes.
+/// Who last did what to a word of four bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    writer: Option<Who>,
-    /// Who did both at once.
-    updater: Option<Who>,
     reader: Option<Who>,
-    /// Who read before the last reader, at the same moment of the block, if that was another warp.
-    reader_of_another_warp: Option<Who>,
+    writer: Option<Who>,
+    /// Wrote some of its bytes: who writes others at the same time does not disturb.
+    part_writer: Option<Who>,
+    /// Read and wrote at once, as no other can come between.
+    updater: Option<Who>,
 }
 
 /// Bytes of a word.
 const WORD: usize = 4;
 
-/// Shared memory. Who accesses less than a word at a time is not watched.
+/// Shared memory.
 #[derive(Debug)]
 pub struct Shared {
     bytes: Vec<u8>,
@@ -81,17 +100,10 @@ impl Shared {
     /// Reads for a thread.
     pub fn read(&mut self, who: Who, address: u64, bytes: usize) -> Result<&[u8], String> {
         let range = self.range(address, bytes)?;
-        for (at, seen) in watched(&mut self.seen, &range) {
-            check(who, "reads", at, [(seen.writer, "wrote"), (seen.updater, "updated")])?;
-            match seen.reader {
-                Some(before)
-                    if before.block_moment() == who.block_moment() && before.warp() != who.warp() =>
-                {
-                    seen.reader_of_another_warp = Some(before);
-                }
-                _ => {}
-            }
-            seen.reader = Some(who);
+        for (at, seen) in words(&mut self.seen, &range) {
+            let before = [(seen.writer, "wrote"), (seen.part_writer, "wrote"), (seen.updater, "updated")];
+            check(who, "reads", at, before)?;
+            seen.reader = Some(who.after(seen.reader));
         }
         Ok(&self.bytes[range])
     }
@@ -99,12 +111,16 @@ impl Shared {
     /// Writes for a thread. Several may write the same.
     pub fn write(&mut self, who: Who, address: u64, values: &[u8]) -> Result<(), String> {
         let range = self.range(address, values.len())?;
-        for ((at, seen), word) in watched(&mut self.seen, &range).zip(values.chunks(WORD)) {
-            if &self.bytes[at..at + WORD] != word {
-                check(who, "writes", at, [(seen.writer, "wrote"), (seen.updater, "updated")])?;
-                check(who, "writes", at, [(seen.reader, "read"), (seen.reader_of_another_warp, "read")])?;
+        let is_part = values.len() < WORD;
+        for ((at, seen), word) in words(&mut self.seen, &range).zip(values.chunks(WORD)) {
+            let start = at.max(range.start);
+            let parts = if is_part { None } else { seen.part_writer };
+            if &self.bytes[start..start + word.len()] != word {
+                check(who, "writes", at, [(seen.writer, "wrote"), (parts, "wrote")])?;
+                check(who, "writes", at, [(seen.updater, "updated"), (seen.reader, "read")])?;
             }
-            seen.writer = Some(who);
+            let writer = if is_part { &mut seen.part_writer } else { &mut seen.writer };
+            *writer = Some(who.after(*writer));
         }
         self.bytes[range].copy_from_slice(values);
         Ok(())
@@ -119,10 +135,10 @@ impl Shared {
         update: impl FnOnce(&[u8]) -> [u8; 8],
     ) -> Result<(), String> {
         let range = self.range(address, bytes)?;
-        for (at, seen) in watched(&mut self.seen, &range) {
-            check(who, "updates", at, [(seen.writer, "wrote"), (seen.reader, "read")])?;
-            check(who, "updates", at, [(seen.reader_of_another_warp, "read")])?;
-            seen.updater = Some(who);
+        for (at, seen) in words(&mut self.seen, &range) {
+            let before = [(seen.writer, "wrote"), (seen.part_writer, "wrote"), (seen.reader, "read")];
+            check(who, "updates", at, before)?;
+            seen.updater = Some(who.after(seen.updater));
         }
         let after = update(&self.bytes[range.clone()]);
         self.bytes[range].copy_from_slice(&after[..bytes]);
@@ -130,10 +146,9 @@ impl Shared {
     }
 }
 
-/// What happened to the words of a range, with where they lie.
-fn watched<'a>(seen: &'a mut [Seen], range: &Range<usize>) -> impl Iterator<Item = (usize, &'a mut Seen)> {
-    let first = range.start.div_ceil(WORD);
-    let words = first..first.max(range.end / WORD);
+/// What was done to the words of a range, or to that which it lies in, with where they lie.
+fn words<'a>(seen: &'a mut [Seen], range: &Range<usize>) -> impl Iterator<Item = (usize, &'a mut Seen)> {
+    let words = range.start / WORD..range.end.div_ceil(WORD);
     words.clone().map(|word| word * WORD).zip(&mut seen[words])
 }
 
@@ -148,7 +163,8 @@ fn check<const N: usize>(
         if let Some(other) = other.filter(|other| who.races(*other)) {
             let (thread, before) = (who.thread(), other.thread());
             return Err(format!(
-                "thread {thread} {does} word {at} of shared memory, which thread {before} {did} with no barrier between them"
+                "thread {thread} {does} word {at} of shared memory, which thread {before} (or others too) {did} with no barrier \
+                 between them"
             ));
         }
     }

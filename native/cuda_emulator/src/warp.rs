@@ -7,7 +7,7 @@
 use crate::global::Global;
 use crate::launch::Launch;
 use crate::module::{
-    Address, Instruction, LANES, Lanes, Operand, Operation, Reduction, Shuffle, Space, Special,
+    Address, Instruction, LANES, Lanes, MOST_ELEMENTS, Operand, Operation, Reduction, Shuffle, Space, Special,
 };
 use crate::shared::{Shared, Who};
 
@@ -56,15 +56,11 @@ pub struct Around<'a> {
 impl Warp {
     /// A warp before its first instruction.
     pub fn new(number: usize, launch: &Launch<'_>) -> Self {
-        let mut registers = vec![[0; LANES]; launch.module.registers];
-        for (&value, &register) in &launch.module.constants {
-            registers[register as usize] = [value; LANES];
-        }
         Self {
             number,
-            registers,
+            registers: vec![[0; LANES]; launch.module.registers],
             carry: [false; LANES],
-            local: vec![0xff; launch.module.local_bytes * LANES],
+            local: vec![0; launch.module.local_bytes * LANES],
             fragments: Vec::new(),
             global: Global::default(),
             moment: 0,
@@ -72,12 +68,18 @@ impl Warp {
         }
     }
 
-    /// Puts the warp to the beginning, for the next block.
+    /// Puts the warp to the beginning, for the next block. What nobody wrote is no number.
     pub fn restart(&mut self, launch: &Launch<'_>) {
         let threads = (launch.threads - self.number * LANES).min(LANES);
         let lanes = u32::MAX >> (LANES - threads);
         self.fragments = vec![Fragment { at: launch.kernel.start, lanes, returns: Vec::new(), waits: false }];
         (self.moment, self.block_moment) = (0, 0);
+        self.registers.fill([u64::MAX; LANES]);
+        for (&value, &register) in &launch.module.constants {
+            self.registers[register as usize] = [value; LANES];
+        }
+        self.carry = [false; LANES];
+        self.local.fill(0xff);
     }
 
     /// Threads that have not ended.
@@ -207,7 +209,7 @@ impl Warp {
                 self.fragments[turn].waits = !met;
                 return Ok(false);
             }
-            Operation::BlockBarrier { .. } => {
+            Operation::BlockBarrier { .. } if lanes != 0 => {
                 let is_whole = lanes == self.living();
                 self.fragments[turn].waits = !is_whole;
                 return Ok(is_whole);
@@ -259,7 +261,7 @@ impl Warp {
             }
             Operation::Load { address, to, bytes, extend } => {
                 let places = self.places(address);
-                let mut loaded = [[0; LANES]; 4];
+                let mut loaded = [[0; LANES]; MOST_ELEMENTS];
                 let length = bytes * to.len();
                 for lane in numbers(lanes) {
                     let there = self.read(address.space, places[lane], lane, length, around)?;
@@ -286,6 +288,9 @@ impl Warp {
                 let places = self.places(address);
                 let values: Vec<Lanes> = from.iter().map(|operand| self.operand(*operand)).collect();
                 for lane in numbers(lanes) {
+                    if address.space == Space::Global {
+                        self.global.target(places[lane], bytes * values.len())?;
+                    }
                     for (place, values) in (places[lane]..).step_by(*bytes).zip(&values) {
                         let mut before = 0;
                         let mut update = |there: &[u8]| {
@@ -325,8 +330,13 @@ impl Warp {
         for first in 0..self.fragments.len() {
             let wants = |fragment: &Fragment| meeting(&code[fragment.at].operation);
             let wanted = wants(&self.fragments[first]);
+            let executing = |fragment: &Fragment| {
+                code[fragment.at]
+                    .guard
+                    .map_or(fragment.lanes, |guard| fragment.lanes & self.lanes_where(guard))
+            };
             let same = |(turn, fragment): (usize, &Fragment)| {
-                (wants(fragment) == wanted).then_some((turn, fragment.lanes))
+                (wants(fragment) == wanted).then_some((turn, executing(fragment)))
             };
             let group: Vec<_> = self.fragments.iter().enumerate().filter_map(same).collect();
             if wanted.is_some() && self.meet(&group, code)? {
@@ -341,24 +351,27 @@ impl Warp {
         let here = group.iter().fold(0, |all, (_, lanes)| all | lanes);
         let mut values = [0; LANES];
         for &(turn, lanes) in group {
-            let (from, members) = match code[self.fragments[turn].at].operation {
+            let (from, members, is_barrier) = match code[self.fragments[turn].at].operation {
                 Operation::Shuffle { from, members, .. } | Operation::Vote { from, members, .. } => {
-                    (from, members)
+                    (from, members, false)
                 }
-                Operation::WarpBarrier { members } => (Operand::Constant(0), members),
+                Operation::WarpBarrier { members } => (Operand::Constant(0), members, true),
                 _ => return Ok(false),
             };
             let [from, members] = [from, members].map(|operand| self.operand(operand));
             for lane in numbers(lanes) {
                 values[lane] = from[lane];
-                if members[lane] as u32 >> lane & 1 == 0 {
+                let members = members[lane] as u32;
+                if members & self.living() & !here != 0 {
+                    return Ok(false);
+                }
+                if here & !members != 0 {
                     return Err(format!(
-                        "lane {lane} is none of those that it says are to meet, {:#x}",
-                        members[lane]
+                        "lanes {here:#x} meet, of whom lane {lane} wants to meet {members:#x} alone"
                     ));
                 }
-                if members[lane] as u32 & self.living() & !here != 0 {
-                    return Ok(false);
+                if is_barrier && here != self.living() {
+                    return Err("barriers of some lanes of a warp are not known here".to_owned());
                 }
             }
         }

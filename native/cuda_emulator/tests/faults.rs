@@ -20,7 +20,7 @@ impl Numbers {
 
 impl Drop for Numbers {
     fn drop(&mut self) {
-        global::remove(self.0.as_ptr().addr());
+        global::remove(self.0.as_ptr().addr(), Home::Device);
     }
 }
 
@@ -78,7 +78,7 @@ fn run(statements: &str) -> Result<Vec<u32>, String> {
     }
     .run();
     for variable in &module.variables {
-        global::remove(variable.as_ptr().addr());
+        global::remove(variable.as_ptr().addr(), Home::Variable);
     }
     ran.map(|()| out.0.clone())
 }
@@ -103,8 +103,6 @@ fn it_computes() {
     expect("mul.hi.u32 %value, %tid, 0x80000000;", |thread| thread / 2);
     expect("bfi.b32 %value, %tid, -1, 8, 4;", |thread| 0xffff_f0ff | (thread & 15) << 8);
     expect("shl.b32 %value, %tid, 40;", |_| 0);
-    expect("prmt.b32 %value, %tid, 0x44332211, 0x9650;", |thread| 0x0033_2200 | thread);
-    expect("lop3.b32 %value, %tid, 12, 5, 0x6a;", |thread| (thread & 12) ^ 5);
     expect("mov.b64 %rd1, {%tid, 9}; mov.b64 {_, %value}, %rd1;", |_| 9);
     expect("cvt.u16.u32 %rs1, %tid; cvt.s32.s16 %r1, -5; cvt.u32.u16 %value, %rs1;", |thread| thread);
     expect(
@@ -117,6 +115,15 @@ fn it_computes() {
     expect("setp.lt.u32 %p1, %tid, 9; selp.b32 %value, 1, 2, %p1;", |thread| if thread < 9 { 1 } else { 2 });
     expect("add.cc.u32 %r1, %tid, -1; addc.u32 %value, 0, 0;", |thread| u32::from(thread > 0));
     expect("ld.global.u32 %value, [SEVEN];", |_| 7);
+    // Signs fill a register up.
+    let sign = "shr.u16 %rs2, %rs1, 12; cvt.u32.u16 %value, %rs2;";
+    expect(&format!("cvt.s8.s32 %rs1, -5; {sign}"), |_| 15);
+    expect(&format!("ld.global.s8 %rs1, [SEVEN]; {sign}"), |_| 0);
+    expect("mul.hi.s32 %value, %tid, -1;", |thread| if thread > 0 { !0 } else { 0 });
+    expect("sub.cc.u32 %r1, %tid, 5; subc.u32 %value, 9, 0;", |thread| if thread < 5 { 8 } else { 9 });
+    expect("cvt.rni.s32.f32 %value, 0f7FC00000;", |_| 0);
+    expect("cvt.rni.s32.f64 %value, 0d7FF8000000000000;", |_| 1 << 31);
+    expect("red.global.add.u32 [%place], 5; ld.global.u32 %value, [%place];", |_| 5);
     // What is no number is neither less nor not less, but unordered.
     expect("setp.ltu.f32 %p1, 0f7FC00000, 0f00000000; selp.b32 %value, 1, 0, %p1;", |_| 1);
     expect("setp.lt.f32 %p1, 0f7FC00000, 0f00000000; selp.b32 %value, 1, 0, %p1;", |_| 0);
@@ -148,6 +155,27 @@ fn threads_meet() {
         if thread % 32 < 2 { thread + 30 } else { thread }
     });
     expect("shfl.sync.idx.b32 %value, %tid, 5, 31, -1;", |thread| thread / 32 * 32 + 5);
+    expect("shfl.sync.idx.b32 %value, %tid, 1, 0x1c1f, -1;", |thread| thread / 4 * 4 + 1);
+    expect("shfl.sync.up.b32 %value, %tid, 1, 0x1c00, -1;", |thread| {
+        if thread % 4 == 0 { thread } else { thread - 1 }
+    });
+    expect(
+        "setp.lt.u32 %p1, %tid, 33; vote.sync.all.pred %p2, %p1, -1; selp.b32 %value, 1, 0, %p2;",
+        |thread| u32::from(thread < 32),
+    );
+    expect(
+        "setp.eq.u32 %p1, %tid, 33; vote.sync.any.pred %p2, %p1, -1; selp.b32 %value, 1, 0, %p2;",
+        |thread| u32::from(thread >= 32),
+    );
+    expect("setp.ne.u32 %p1, %tid, 40; bar.red.and.pred %p2, 0, %p1; selp.b32 %value, 1, 0, %p2;", |_| 0);
+    // Those that have ended are not waited for.
+    let ended = "setp.gt.u32 %p1, %tid, 59; mov.u32 %value, 1; @%p1 st.global.u32 [%place], %tid; @%p1 ret; bar.sync 0;
+        vote.sync.ballot.b32 %value, 1, -1;";
+    expect(ended, |thread| match thread {
+        0..32 => !0,
+        32..60 => 0xfff_ffff,
+        _ => thread,
+    });
     expect("setp.lt.u32 %p1, %tid, 33; vote.sync.ballot.b32 %value, %p1, -1;", |thread| {
         if thread < 32 { !0 } else { 1 }
     });
@@ -164,7 +192,9 @@ fn threads_meet() {
     let half =
         "setp.lt.u32 %p2, %tid, 50; @%p2 bra ELSE; bar.sync 0; bra.uni JOIN; ELSE: bar.warp.sync -1; JOIN: ";
     expect_fault(half, "threads wait for one another at different places");
-    expect_fault("shfl.sync.idx.b32 %value, %tid, 5, 31, 3;", "none of those");
+    expect_fault("shfl.sync.idx.b32 %value, %tid, 5, 31, 3;", "wants to meet 0x3 alone");
+    let differ = "setp.lt.u32 %p1, %tid, 32; @%p1 bra ELSE; bar.sync 0; bra.uni JOIN; ELSE: bar.red.or.pred %p2, 0, %p1; JOIN: ";
+    expect_fault(&format!("mov.u32 %value, 0; {differ}"), "warps meet at barriers that differ");
 }
 
 #[test]
@@ -172,6 +202,10 @@ fn global_memory_is_watched() {
     expect_fault("ld.global.u32 %value, [%place+512];", "none are allocated");
     expect_fault("ld.global.u32 %value, [%out+-4];", "none are allocated");
     expect_fault("ld.global.v4.u32 {%value, %r1, %r2, %r3}, [%place];", "no multiple");
+    expect_fault(
+        "add.s64 %place, %place, 4; red.global.add.v2.f32 [%place], {%f1, %f1}; mov.u32 %value, 0;",
+        "no multiple",
+    );
     expect_fault("st.global.u32 [SEVEN], %tid; mov.u32 %value, 0;", "can only be read");
     expect_fault(
         "mov.u64 %rd1, 0; prefetch.global.L2 [%rd1]; ld.global.u32 %value, [%rd1];",
@@ -199,6 +233,20 @@ fn shared_memory_is_watched() {
     let again = |barrier| format!("{} {barrier} st.shared.u32 [%r1], 7;", exchange("bar.sync 0;", "33"));
     expect(&again("bar.sync 0;"), |thread| thread ^ 33);
     expect_fault(&again("bar.warp.sync -1;"), race);
+    // One of many readers writes.
+    let last = "shr.u32 %r1, %tid, 5; shl.b32 %r1, %r1, 2; mov.u32 %r2, memory; add.u32 %r1, %r1, %r2; ld.shared.u32 %value, [%r1];
+        and.b32 %r3, %tid, 31; setp.eq.u32 %p1, %r3, 31;";
+    expect(&format!("{last} bar.warp.sync -1; @%p1 st.shared.u32 [%r1], 5;"), |_| !0);
+    expect_fault(&format!("{last} @%p1 st.shared.u32 [%r1], 5;"), race);
+    // Bytes, each its own.
+    let bytes = |barrier| {
+        format!(
+            "mov.u32 %r2, memory; add.u32 %r2, %r2, %tid; cvt.u16.u32 %rs1, %tid; st.shared.u8 [%r2], %rs1; {barrier}
+            xor.b32 %r1, %tid, 1; mov.u32 %r2, memory; add.u32 %r2, %r2, %r1; ld.shared.u8 %value, [%r2];"
+        )
+    };
+    expect(&bytes("bar.sync 0;"), |thread| thread ^ 1);
+    expect_fault(&bytes(""), race);
     // The same by all, or by instructions that others cannot come between.
     let counted = |count| {
         format!(
@@ -219,6 +267,9 @@ fn shared_memory_is_watched() {
 fn what_is_not_known_is_refused() {
     for (statement, words) in [
         ("sin.approx.f32 %f1, %f1;", "sin.approx.f32: it is not known here"),
+        ("add.sat.f32 %f1, %f1, %f1;", "add.sat.f32: it is not known here"),
+        ("max.f32 %f1, %f1, %f1, %f1;", "max.f32: it is not known here"),
+        ("cvt.rz.f32.f64 %f1, %fd1;", "cvt.rz.f32.f64: it is not known here"),
         ("ld.u32 %value, [%rd1];", "addresses of any memory"),
         ("bar.sync 1;", "barriers beside the first"),
         ("add.u32 %value, %nobody, 1;", "%nobody is not known here"),

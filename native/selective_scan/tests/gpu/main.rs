@@ -87,7 +87,7 @@ fn main() {
         arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word));
     if let Err(error) = cuda::devices().and_then(|_| cuda::device(0)) {
-        assert!(std::env::var_os("EXPHIL_EMULATED_GPU").is_none(), "{error}");
+        assert!(!on_device::is_emulated(), "{error}");
         println!("SKIPPED: the GPU tests need a GPU: {error}");
         return;
     }
@@ -95,6 +95,8 @@ fn main() {
         return compilation::first_calls();
     }
     println!("{:?}", device().info());
+    let named = std::env::var("EXPHIL_EMULATED_GPU");
+    assert!(named.is_err() || named.as_deref() == Ok(&device().info().name), "{named:?} is not there");
 
     if arguments.iter().any(|argument| argument == "--figures") {
         figures::figures(wanted);
@@ -103,6 +105,11 @@ fn main() {
 
     let whole = !quick && words.is_empty();
     let record_file = std::env::var_os("EXPHIL_GPU_RECORD").filter(|_| whole);
+    let is_test =
+        |word: &&str| TESTS.iter().any(|(name, in_quick, _)| (!quick || *in_quick) && name.contains(word));
+    if let Some(word) = words.iter().find(|word| !is_test(word)) {
+        panic!("no test has {word:?} in its name");
+    }
     let mut passed = Vec::new();
     let mut failed = Vec::new();
     for &(name, in_quick, test) in TESTS {
