@@ -12,7 +12,8 @@
 //! a launch has ended here when it returns; and nobody watches whether two threads access the same place in global memory.
 //!
 //! The instructions and what they mean: Parallel Thread Execution ISA, NVIDIA, version 9.0. Those that our kernels do not
-//! use are missing, and a module that has one is refused with its name.
+//! use are missing, and a module that has one is refused with its name. (The crate that runs
+//! PTX, ptoxide 0.1 of 2023, lacks many instructions, by its own words.)
 //!
 //! In the order of the way from a text to results: [`module`] says what a module is to the interpreter, [`parse`] reads
 //! one, `decode` finds what an instruction does, with the functions of `arithmetic`; [`launch`] runs the blocks of a
