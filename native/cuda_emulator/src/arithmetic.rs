@@ -129,49 +129,39 @@ macro_rules! compute {
     }};
 }
 
-/// The same closure, of up to three numbers, for each of several types, `T` in it; none where the type is no one of them.
+/// The same of a closure whose numbers are all of one type.
+macro_rules! compute_all {
+    ($type:ty, (|$($name:ident),*| $value:expr)) => {
+        compute!(|$($name: $type),*| $value)
+    };
+}
+
+/// The same closure for each of several types, `T` in it; none where the type is no one of them.
 macro_rules! for_types {
-    ($of:expr, [$($name:ident $type:ty),*], |$a:ident| $value:expr) => {
+    ($of:expr, [$($name:ident $type:ty),*], $closure:tt) => {
         match $of {
             $(Type::$name => {
                 #[allow(dead_code, reason = "not every closure names its type")]
                 type T = $type;
-                compute!(|$a: $type| $value)
+                compute_all!($type, $closure)
             })*
             _ => None,
         }
     };
-    ($of:expr, [$($name:ident $type:ty),*], |$a:ident, $b:ident| $value:expr) => {
-        match $of {
-            $(Type::$name => {
-                #[allow(dead_code, reason = "not every closure names its type")]
-                type T = $type;
-                compute!(|$a: $type, $b: $type| $value)
-            })*
-            _ => None,
-        }
-    };
-    ($of:expr, [$($name:ident $type:ty),*], |$a:ident, $b:ident, $c:ident| $value:expr) => {
-        match $of {
-            $(Type::$name => {
-                #[allow(dead_code, reason = "not every closure names its type")]
-                type T = $type;
-                compute!(|$a: $type, $b: $type, $c: $type| $value)
-            })*
-            _ => None,
-        }
+    ($of:expr, $types:tt, $($closure:tt)*) => {
+        for_types!($of, $types, ($($closure)*))
     };
 }
 
 macro_rules! for_integers {
-    ($of:expr, |$($argument:ident),*| $value:expr) => {
-        for_types!($of, [U16 u16, S16 i16, U32 u32, S32 i32, U64 u64, S64 i64], |$($argument),*| $value)
+    ($of:expr, $($closure:tt)*) => {
+        for_types!($of, [U16 u16, S16 i16, U32 u32, S32 i32, U64 u64, S64 i64], ($($closure)*))
     };
 }
 
 macro_rules! for_floats {
-    ($of:expr, |$($argument:ident),*| $value:expr) => {
-        for_types!($of, [F32 f32, F64 f64], |$($argument),*| $value)
+    ($of:expr, $($closure:tt)*) => {
+        for_types!($of, [F32 f32, F64 f64], ($($closure)*))
     };
 }
 

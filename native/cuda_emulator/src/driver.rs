@@ -276,10 +276,7 @@ unsafe fn free(start: *mut c_void, home: Home) -> CUresult {
 
 /// Whether so many bytes lie in one region.
 fn is_allocated(address: CUdeviceptr, bytes: usize) -> bool {
-    let address = address as usize;
-    let end = address.checked_add(bytes);
-    bytes == 0
-        || global::region(address).is_some_and(|(_, region_end, _)| end.is_some_and(|end| end <= region_end))
+    bytes == 0 || global::region(address as usize, bytes).is_some()
 }
 
 fn pointer(address: CUdeviceptr) -> *mut c_void {
@@ -394,7 +391,7 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
     address: CUdeviceptr,
 ) -> CUresult {
     use CUpointer_attribute::{CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
-    let kind = match global::region(address as usize) {
+    let kind = match global::region(address as usize, 1) {
         Some((_, _, Home::Device)) => CUmemorytype::CU_MEMORYTYPE_DEVICE as u32,
         Some((_, _, Home::Host)) => CUmemorytype::CU_MEMORYTYPE_HOST as u32,
         _ => 0,

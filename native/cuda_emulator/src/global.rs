@@ -42,11 +42,12 @@ pub fn device_bytes() -> usize {
     regions.values().filter(|region| region.home == Home::Device).map(|region| region.bytes).sum()
 }
 
-/// The region that an address lies in: where it begins and ends, and its home.
-pub fn region(address: usize) -> Option<(usize, usize, Home)> {
+/// The region that so many bytes lie in: where it begins and ends, and its home.
+pub fn region(address: usize, bytes: usize) -> Option<(usize, usize, Home)> {
     let regions = REGIONS.read().unwrap_or_else(|poisoned| poisoned.into_inner());
     let (&start, region) = regions.range(..=address).next_back()?;
-    (address < start + region.bytes).then_some((start, start + region.bytes, region.home))
+    let end = start + region.bytes;
+    address.checked_add(bytes).filter(|&last| last <= end).map(|_| (start, end, region.home))
 }
 
 /// What a warp has last found of global memory, so that it need not look for the same region again.
@@ -81,9 +82,8 @@ impl Global {
         }
         let is_within = |end: usize| address.checked_add(bytes).is_some_and(|last| last <= end);
         if address < self.start || !is_within(self.end) {
-            let found = region(address).filter(|&(_, end, _)| is_within(end));
             let none = || format!("{bytes} bytes of global memory at {address:#x}, where none are allocated");
-            let (start, end, home) = found.ok_or_else(none)?;
+            let (start, end, home) = region(address, bytes).ok_or_else(none)?;
             *self = Self { start, end, is_writable: home != Home::Variable };
         }
         Ok(())

@@ -116,34 +116,51 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
+/// A variable as it is declared behind its memory: `.align 8 .b8 name[40]`.
+struct Declaration<'a> {
+    name: &'a str,
+    of: Type,
+    alignment: usize,
+    /// None for `name[]`.
+    bytes: Option<usize>,
+}
+
+impl<'a> Declaration<'a> {
+    /// Reads one, and how many tokens it has.
+    fn read(tokens: &[Token<'a>]) -> Result<(Self, usize), String> {
+        let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
+        let (alignment, skipped) = match text(0) {
+            ".align" => (text(1).parse().map_err(|_| "an alignment is no number")?, 2),
+            _ => (0, 0),
+        };
+        let of = Type::named(text(skipped).trim_start_matches('.')).ok_or("a variable has no type")?;
+        let name = skipped + 1;
+        let (bytes, length) = match text(name + 1) {
+            "[" if text(name + 2) == "]" => (None, name + 3),
+            "[" => {
+                let count = text(name + 2).parse::<usize>().map_err(|_| "a length is no number")?;
+                (Some(count * of.bytes()), name + 4)
+            }
+            _ => (Some(of.bytes()), name + 1),
+        };
+        Ok((Self { name: text(name), of, alignment: alignment.max(of.bytes()), bytes }, length))
+    }
+
+    fn bytes(&self) -> Result<usize, String> {
+        self.bytes.ok_or(format!("{} has no length", self.name))
+    }
+}
+
 /// Bytes of all variables in shared memory that have a length.
 fn shared_bytes(tokens: &[Token<'_>]) -> Result<usize, String> {
     let mut bytes = 0usize;
     for (at, token) in tokens.iter().enumerate() {
         if token.text == ".shared" {
-            let (alignment, length, _) = declared(&tokens[at + 1..])?;
-            bytes = bytes.next_multiple_of(alignment) + length.unwrap_or(0);
+            let (variable, _) = Declaration::read(&tokens[at + 1..])?;
+            bytes = bytes.next_multiple_of(variable.alignment) + variable.bytes.unwrap_or(0);
         }
     }
     Ok(bytes.next_multiple_of(16))
-}
-
-/// What follows the memory of a variable, `.align 8 .b8 name[40]`: its alignment, its bytes (none for `name[]`), and how
-/// many tokens come before its name.
-fn declared(tokens: &[Token<'_>]) -> Result<(usize, Option<usize>, usize), String> {
-    let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
-    let (alignment, skipped) = match text(0) {
-        ".align" => (text(1).parse().map_err(|_| "an alignment is no number")?, 2),
-        _ => (0, 0),
-    };
-    let of = Type::named(text(skipped).trim_start_matches('.')).ok_or("a variable has no type")?;
-    let name = skipped + 1;
-    let length = match text(name + 1) {
-        "[" if text(name + 2) == "]" => None,
-        "[" => Some(text(name + 2).parse::<usize>().map_err(|_| "a length is no number")? * of.bytes()),
-        _ => Some(of.bytes()),
-    };
-    Ok((alignment.max(of.bytes()), length, name))
 }
 
 impl<'a> Parser<'a> {
@@ -175,11 +192,26 @@ impl<'a> Parser<'a> {
         text.parse().map_err(|_| format!("{text} is no number"))
     }
 
-    /// Skips a length, `[40]`, that has been read.
-    fn skip_brackets(&mut self) {
-        if self.takes("[") {
-            self.skip_to("]");
+    fn declaration(&mut self) -> Result<Declaration<'a>, String> {
+        let (declaration, length) = Declaration::read(&self.tokens[self.at..])?;
+        self.at += length;
+        Ok(declaration)
+    }
+
+    /// What stands between two signs, with commas between.
+    fn list<T>(
+        &mut self,
+        open: &str,
+        close: &str,
+        item: impl Fn(&mut Self) -> Result<T, String>,
+    ) -> Result<Vec<T>, String> {
+        self.expect(open)?;
+        let mut all = Vec::new();
+        while !self.takes(close) {
+            self.takes(",");
+            all.push(item(self)?);
         }
+        Ok(all)
     }
 
     fn skip_to(&mut self, end: &str) {
@@ -234,13 +266,8 @@ impl<'a> Parser<'a> {
 
     /// `.global .align 4 .u32 NAME = 4;`, or `.b8 NAME[3] = {1, 2, 3};`
     fn variable(&mut self) -> Result<(), String> {
-        let (_, length, name_at) = declared(&self.tokens[self.at..])?;
-        let of = Type::named(self.tokens[self.at + name_at - 1].text.trim_start_matches('.'));
-        let of = of.ok_or("a variable has no type")?;
-        self.at += name_at;
-        let name = self.next();
-        self.skip_brackets();
-        let length = length.ok_or("a variable has no length")?;
+        let variable = self.declaration()?;
+        let length = variable.bytes()?;
         let mut bytes = Vec::with_capacity(length);
         while !self.takes(";") {
             match self.next() {
@@ -248,45 +275,39 @@ impl<'a> Parser<'a> {
                 "=" | "{" | "}" | "," => {}
                 text => {
                     let value = number(text).ok_or(format!("{text} is no number"))?;
-                    bytes.extend_from_slice(&value.to_le_bytes()[..of.bytes()]);
+                    bytes.extend_from_slice(&value.to_le_bytes()[..variable.of.bytes()]);
                 }
             }
         }
         bytes.resize(length.next_multiple_of(8), 0);
         let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
         let data: Box<[u64]> = words.collect();
-        self.means(name, Meaning::Place(Space::Global, data.as_ptr() as u64));
+        self.means(variable.name, Meaning::Place(Space::Global, data.as_ptr() as u64));
         self.module.variables.push(data);
         Ok(())
     }
 
     fn shared(&mut self) -> Result<(), String> {
-        let (alignment, length, name) = declared(&self.tokens[self.at..])?;
-        self.at += name;
-        let name = self.next();
-        let at = match length {
-            Some(length) => {
-                let at = self.shared_at.next_multiple_of(alignment);
-                self.shared_at = at + length;
+        let variable = self.declaration()?;
+        let at = match variable.bytes {
+            Some(bytes) => {
+                let at = self.shared_at.next_multiple_of(variable.alignment);
+                self.shared_at = at + bytes;
                 at
             }
             None => self.module.shared_bytes,
         };
-        self.means(name, Meaning::Place(Space::Shared, at as u64));
-        self.skip_to(";");
-        Ok(())
+        self.means(variable.name, Meaning::Place(Space::Shared, at as u64));
+        self.expect(";")
     }
 
     /// A variable in local memory, of which every thread has its own.
     fn local(&mut self) -> Result<Variable, String> {
-        let (alignment, length, name) = declared(&self.tokens[self.at..])?;
-        self.at += name;
-        let name = self.next();
-        self.skip_brackets();
-        let bytes = length.ok_or("a variable has no length")?;
-        let at = self.module.local_bytes.next_multiple_of(alignment);
+        let variable = self.declaration()?;
+        let bytes = variable.bytes()?;
+        let at = self.module.local_bytes.next_multiple_of(variable.alignment);
         self.module.local_bytes = at + bytes;
-        self.means(name, Meaning::Place(Space::Local, at as u64));
+        self.means(variable.name, Meaning::Place(Space::Local, at as u64));
         Ok(Variable { at, bytes })
     }
 
@@ -307,13 +328,10 @@ impl<'a> Parser<'a> {
         // One parameter: ours have no more.
         self.expect("(")?;
         self.expect(".param")?;
-        let (_, length, at) = declared(&self.tokens[self.at..])?;
-        self.at += at;
-        let parameter = self.next();
-        self.skip_brackets();
+        let parameter = self.declaration()?;
         self.expect(")")?;
-        self.means(parameter, Meaning::Place(Space::Parameters, 0));
-        let parameter_bytes = length.ok_or("a parameter has no length")?;
+        self.means(parameter.name, Meaning::Place(Space::Parameters, 0));
+        let parameter_bytes = parameter.bytes()?;
         let (mut most_threads, mut min_blocks) = (None, None);
         while !self.takes("{") {
             match self.next() {
@@ -355,14 +373,10 @@ impl<'a> Parser<'a> {
     }
 
     fn parameters(&mut self) -> Result<Vec<Variable>, String> {
-        self.expect("(")?;
-        let mut all = Vec::new();
-        while !self.takes(")") {
-            self.takes(",");
-            self.expect(".param")?;
-            all.push(self.local()?);
-        }
-        Ok(all)
+        self.list("(", ")", |parser| {
+            parser.expect(".param")?;
+            parser.local()
+        })
     }
 
     /// The statements of a function, up to its closing brace.
@@ -491,31 +505,20 @@ impl<'a> Parser<'a> {
 
     /// `(a, b),`: where they lie in local memory.
     fn places(&mut self) -> Result<Vec<usize>, String> {
-        self.expect("(")?;
-        let mut all = Vec::new();
-        while !self.takes(")") {
-            self.takes(",");
-            let name = self.next();
-            match self.meaning(name) {
-                Some(Meaning::Place(Space::Local, at)) => all.push(at as usize),
-                _ => return Err(format!("{name} is no parameter")),
+        let all = self.list("(", ")", |parser| {
+            let name = parser.next();
+            match parser.meaning(name) {
+                Some(Meaning::Place(Space::Local, at)) => Ok(at as usize),
+                _ => Err(format!("{name} is no parameter")),
             }
-        }
+        })?;
         self.takes(",");
         Ok(all)
     }
 
     fn argument(&mut self) -> Result<Argument, String> {
         match self.peek() {
-            "{" => {
-                self.at += 1;
-                let mut all = Vec::new();
-                while !self.takes("}") {
-                    self.takes(",");
-                    all.push(self.argument()?);
-                }
-                Ok(Argument::Vector(all))
-            }
+            "{" => Ok(Argument::Vector(self.list("{", "}", Self::argument)?)),
             "[" => {
                 self.at += 1;
                 let address = self.address()?;
