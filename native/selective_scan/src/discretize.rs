@@ -12,12 +12,12 @@
 //! | highorder | eᶻ | Δφ₁ + Δ²φ₂ + ½Δ³φ₃ | eᶻ + Δφ₁ + ½Δ²φ₂ | Δ²φ₁′ + Δ³φ₂′ + ½Δ⁴φ₃′ |
 //! | rk4 | eᶻ | Δ(1 + z/2 + z²/6 + z³/24) | 1 + z + z²/2 + z³/6 | Δ²(½ + z/3 + z²/8) |
 //!
-//! (∂a/∂Δ, ∂a/∂A) is (Aeᶻ, Δeᶻ), and (Aq², Δq²) for bilinear. zoh is Mamba's (Gu and Dao, "Mamba", 2023, which
+//! (∂a/∂Δ, ∂a/∂A) is (A, Δ) times a slope: eᶻ, and q² for bilinear. zoh is Mamba's (Gu and Dao, "Mamba", 2023, which
 //! simplifies B̄ to ΔB); the φ functions are those of exponential integrators (Hochbruck and Ostermann,
 //! "Exponential integrators", Acta Numerica 2010); the cut series are those of the VisionMamba implementation.
 //!
 //! The table is written once, over [`Field`]: vectors of the CPU backend, real or complex, and the plain complex
-//! numbers of the naive twin compute from the same lines. `kernels/discretize.cuh` mirrors it name by name.
+//! numbers of the naive twin compute from the same lines. `kernels/discretize.cuh` has the same table.
 
 use std::ops::{Add, Mul, Neg, Sub};
 
@@ -26,7 +26,9 @@ pub trait Field:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
 {
     /// The numbers that Δ and x are made of.
-    type Real: Copy;
+    type Real: Copy + Mul<Output = Self::Real>;
+    /// What [`Field::decay`] makes of A: it does not change along a sequence.
+    type Rate: Copy;
 
     /// Terms beyond the first of the series of φ₄ that |z| < 3 needs: 3ᵏ/(k+4)! is then below the precision.
     const PHI_TERMS: usize;
@@ -37,20 +39,22 @@ pub trait Field:
     fn literal(self, value: f64) -> Self;
     /// The product with a real number.
     fn times(self, real: Self::Real) -> Self;
+    /// `self * real + term`, rounded once where the hardware can.
+    fn times_add(self, real: Self::Real, term: Self) -> Self;
     /// `self * factor + term`, rounded once where the hardware can.
     fn mul_add(self, factor: Self, term: Self) -> Self;
     /// 1/z.
     fn inverse(self) -> Self;
-    /// The quotient.
-    fn over(self, divisor: Self) -> Self;
-    /// eᶻ to within a few units in the last place.
-    fn exp(self) -> Self;
-    /// eᶻ − 1, without cancellation near zero.
-    fn exp_m1(self) -> Self;
+    /// 1/z, rounded nearly as well as can be.
+    fn precise_inverse(self) -> Self;
     /// A, in the form that [`Field::decay`] wants.
-    fn rate(self) -> Self;
-    /// e^(AΔ), from rate(A). Real vectors keep rates in base 2, which spares operations in every frame.
-    fn decay(self, delta: Self::Real) -> Self;
+    fn rate(self) -> Self::Rate;
+    /// e^(AΔ), from the rate of A: what costs least.
+    fn decay(rate: &Self::Rate, delta: Self::Real) -> Self;
+    /// e^(AΔ), of which φ functions can be made.
+    fn fine_decay(rate: &Self::Rate, delta: Self::Real) -> Self;
+    /// e^(AΔ) − 1, from e^(AΔ); only asked for where |AΔ| ≥ 1.
+    fn less_one(decay: Self, rate: &Self::Rate, delta: Self::Real) -> Self;
     /// `inside` where |z| < radius, else `outside`.
     fn within(self, radius: f64, inside: Self, outside: Self) -> Self;
 
@@ -65,6 +69,39 @@ pub trait Field:
     fn plus(self, term: f64) -> Self {
         self + self.literal(term)
     }
+
+    /// Σ cₖ zᵏ, the coefficient of the lowest power first.
+    #[inline(always)]
+    fn polynomial(self, coefficients: &[f64]) -> Self {
+        let (&highest, lower) = coefficients.split_last().expect("a coefficient");
+        let mut sum = self.literal(highest);
+        for &coefficient in lower.iter().rev() {
+            sum = sum.mul_add(self, self.literal(coefficient));
+        }
+        sum
+    }
+}
+
+/// A, with what is made of A alone. What a method leaves unused costs nothing: all is inlined.
+#[derive(Debug, Clone, Copy)]
+pub struct Prepared<F: Field> {
+    /// A itself.
+    pub a: F,
+    rate: F::Rate,
+    inverse: F,
+}
+
+impl<F: Field> Prepared<F> {
+    /// Of A.
+    #[inline(always)]
+    pub fn new(a: F) -> Self {
+        Self { a, rate: a.rate(), inverse: a.precise_inverse() }
+    }
+
+    #[inline(always)]
+    fn decay(&self, delta: F::Real) -> F {
+        F::fine_decay(&self.rate, delta)
+    }
 }
 
 /// Decay and gain of a frame, with their partial derivatives.
@@ -72,12 +109,10 @@ pub trait Field:
 pub struct Partials<F> {
     /// The decay a.
     pub a: F,
+    /// What its derivatives have in common: ∂a/∂Δ is A times, ∂a/∂A is Δ times this.
+    pub slope: F,
     /// The gain g.
     pub g: F,
-    /// ∂a/∂Δ.
-    pub a_delta: F,
-    /// ∂a/∂A.
-    pub a_a: F,
     /// ∂g/∂Δ.
     pub g_delta: F,
     /// ∂g/∂A.
@@ -88,73 +123,14 @@ pub struct Partials<F> {
 pub trait Discretization: Copy + Default + Send + Sync + 'static {
     /// Whether coefficients cost little more than an exponential.
     const CHEAP: bool = false;
+    /// Whether the gain is Δ.
+    const GAIN_IS_DELTA: bool = false;
 
-    /// A in the form that [`Discretization::coefficients`] wants.
-    #[inline(always)]
-    fn prepare<F: Field>(a: F) -> F {
-        a
-    }
+    /// Decay and gain.
+    fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F);
 
-    /// Decay and gain, from Δ and a prepared A.
-    fn coefficients<F: Field>(delta: F::Real, prepared_a: F) -> (F, F);
-
-    /// Decay, gain and derivatives, from Δ and A.
-    fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F>;
-}
-
-/// eᶻ, φ₁..φ₃ and φ₁′..φ₃′. What a caller leaves unused costs nothing: all is inlined.
-pub(crate) struct Phi<F> {
-    pub(crate) exp: F,
-    pub(crate) phi: [F; 3],
-    pub(crate) derivative: [F; 3],
-}
-
-/// 1/n!
-const fn inverse_factorial(n: usize) -> f64 {
-    let (mut product, mut i) = (1.0, 2);
-    while i <= n {
-        product *= i as f64;
-        i += 1;
-    }
-    1.0 / product
-}
-
-/// Near zero the definitions cancel. There φ₄ = Σ zᵏ/(k+4)! and φ₄′ by Horner, and upwards φₖ = 1/k! + zφₖ₊₁ and
-/// φₖ′ = φₖ₊₁ + zφₖ₊₁′. Elsewhere the definitions, and φₖ′ = (φₖ₋₁′ − φₖ)/z with φ₀ = eᶻ. They meet where they lose
-/// equally much, sooner for φ₁ than for φ₃.
-#[inline(always)]
-pub(crate) fn phi<F: Field>(z: F) -> Phi<F> {
-    let mut s4 = z.literal(inverse_factorial(F::PHI_TERMS + 4));
-    let mut t4 = z.literal(0.0);
-    for k in (0..F::PHI_TERMS).rev() {
-        t4 = t4.mul_add(z, s4);
-        s4 = s4.mul_add(z, z.literal(inverse_factorial(k + 4)));
-    }
-    let s3 = z.mul_add(s4, z.literal(1.0 / 6.0));
-    let s2 = z.mul_add(s3, z.literal(0.5));
-    let s1 = z.mul_add(s2, z.literal(1.0));
-    let t3 = z.mul_add(t4, s4);
-    let t2 = z.mul_add(t3, s3);
-    let t1 = z.mul_add(t2, s2);
-
-    let exp = z.exp();
-    let l1 = z.exp_m1().over(z);
-    let l2 = l1.plus(-1.0).over(z);
-    let l3 = l2.plus(-0.5).over(z);
-    let m1 = (exp - l1).over(z);
-    let m2 = (m1 - l2).over(z);
-    let m3 = (m2 - l3).over(z);
-    Phi {
-        exp,
-        phi: [z.within(1.0, s1, l1), z.within(3.0, s2, l2), z.within(3.0, s3, l3)],
-        derivative: [z.within(2.0, t1, m1), z.within(2.5, t2, m2), z.within(3.0, t3, m3)],
-    }
-}
-
-/// The partial derivatives of a = eᶻ beside a gain.
-#[inline(always)]
-fn exponential<F: Field>(delta: F::Real, a: F, exp: F, [g, g_delta, g_a]: [F; 3]) -> Partials<F> {
-    Partials { a: exp, g, a_delta: a * exp, a_a: exp.times(delta), g_delta, g_a }
+    /// Decay, gain and derivatives, of which the decay is known.
+    fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F>;
 }
 
 /// Mamba's zero-order hold.
@@ -163,130 +139,187 @@ pub struct Zoh;
 
 impl Discretization for Zoh {
     const CHEAP: bool = true;
+    const GAIN_IS_DELTA: bool = true;
 
     #[inline(always)]
-    fn prepare<F: Field>(a: F) -> F {
-        a.rate()
+    fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
+        (F::decay(&a.rate, delta), F::from_real(delta))
     }
 
     #[inline(always)]
-    fn coefficients<F: Field>(delta: F::Real, prepared_a: F) -> (F, F) {
-        (prepared_a.decay(delta), F::from_real(delta))
-    }
-
-    #[inline(always)]
-    fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let exp = a.times(delta).exp();
-        exponential(delta, a, exp, [F::from_real(delta), a.literal(1.0), a.literal(0.0)])
+    fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
+        let [one, zero] = [1.0, 0.0].map(|value| a.a.literal(value));
+        Partials { a: decay, slope: decay, g: F::from_real(delta), g_delta: one, g_a: zero }
     }
 }
 
-/// Zero-order hold, exactly.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ZohExact;
-
-impl Discretization for ZohExact {
-    #[inline(always)]
-    fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let Phi { exp, phi: [p1, ..], .. } = phi(a.times(delta));
-        (exp, p1.times(delta))
+/// 1/(k+4)!, and what becomes of the series in its derivative: (k+1)/(k+5)!.
+const PHI4: [[f64; 24]; 2] = {
+    let (mut series, mut k, mut inverse) = ([[0.0; 24]; 2], 0, 1.0 / 24.0);
+    while k < 24 {
+        series[0][k] = inverse;
+        inverse /= (k + 5) as f64;
+        series[1][k] = (k + 1) as f64 * inverse;
+        k += 1;
     }
+    series
+};
 
+/// What the φ methods are made of: Eₖ = Δᵏφₖ(z), so that E₀ = eᶻ and, from the recurrence of the φ functions,
+///
+/// ```text
+/// A Eₖ = Eₖ₋₁ − Δᵏ⁻¹/(k−1)!
+/// ∂Eₖ/∂Δ = Eₖ₋₁
+/// ∂Eₖ/∂A = Eₖ₊₁ + A ∂Eₖ₊₁/∂A = (ΔEₖ₋₁ − kEₖ)/A
+/// ```
+///
+/// Near z = 0 they are had from the series of φ₄ and φ₄′ down, else from the decay up. They meet where they lose equally much. 1/A,
+/// which does not change along a sequence, is the only quotient.
+struct Integrals<F> {
+    /// E₁ to E₄, then E₁ to E₃.
+    near: [F; 4],
+    far: [F; 3],
+}
+
+impl<F: Field> Integrals<F> {
     #[inline(always)]
-    fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let Phi { exp, phi: [p1, ..], derivative: [d1, ..] } = phi(a.times(delta));
-        exponential(delta, a, exp, [p1.times(delta), exp, d1.times(delta).times(delta)])
+    fn new(delta: F::Real, a: &Prepared<F>, decay: F) -> Self {
+        let square = delta * delta;
+        let first = F::from_real(delta);
+        let second = F::from_real(square).scale(1.0 / 2.0);
+        let third = F::from_real(square * delta).scale(1.0 / 6.0);
+
+        let n4 = a.a.times(delta).polynomial(&PHI4[0][..=F::PHI_TERMS]).times(square * square);
+        let n3 = a.a.mul_add(n4, third);
+        let n2 = a.a.mul_add(n3, second);
+        let n1 = a.a.mul_add(n2, first);
+
+        let f1 = F::less_one(decay, &a.rate, delta) * a.inverse;
+        let f2 = (f1 - first) * a.inverse;
+        let f3 = (f2 - second) * a.inverse;
+        Self { near: [n1, n2, n3, n4], far: [f1, f2, f3] }
     }
 }
 
-/// First-order hold.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Foh;
+/// A method whose gain is made of the first three [`Integrals`].
+trait OfIntegrals {
+    /// Where |z| is below these, g, ∂g/∂Δ and ∂g/∂A come from what is near zero.
+    const NEAR: [f64; 3];
 
-impl Discretization for Foh {
+    /// The gain; of derivatives of the integrals, the derivative of the gain.
+    fn gain<F: Field>(integrals: [F; 3]) -> F;
+
     #[inline(always)]
-    fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let Phi { exp, phi: [_, p2, _], .. } = phi(a.times(delta));
-        (exp, p2.times(delta).times(delta))
+    fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
+        let decay = a.decay(delta);
+        let Integrals { near: [n1, n2, n3, _], far } = Integrals::new(delta, a, decay);
+        (decay, a.a.times(delta).within(Self::NEAR[0], Self::gain([n1, n2, n3]), Self::gain(far)))
     }
 
     #[inline(always)]
-    fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let Phi { exp, phi: [p1, p2, _], derivative: [_, d2, _] } = phi(a.times(delta));
-        let g = p2.times(delta).times(delta);
-        exponential(delta, a, exp, [g, p1.times(delta), d2.times(delta).times(delta).times(delta)])
-    }
-}
-
-/// Polynomial interpolation.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Poly;
-
-impl Discretization for Poly {
-    #[inline(always)]
-    fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let Phi { exp, phi: [p1, p2, _], .. } = phi(a.times(delta));
-        (exp, (p1 + p2.scale(0.5).times(delta)).times(delta))
-    }
-
-    #[inline(always)]
-    fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let Phi { exp, phi: [p1, p2, _], derivative: [d1, d2, _] } = phi(a.times(delta));
-        let g = (p1 + p2.scale(0.5).times(delta)).times(delta);
-        let g_delta = exp + p1.scale(0.5).times(delta);
-        let g_a = (d1 + d2.scale(0.5).times(delta)).times(delta).times(delta);
-        exponential(delta, a, exp, [g, g_delta, g_a])
+    fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
+        let Integrals { near: [n1, n2, n3, n4], far: [f1, f2, f3] } = Integrals::new(delta, a, decay);
+        let z = a.a.times(delta);
+        let fourth = delta * delta * delta * delta;
+        let d4 = z.polynomial(&PHI4[1][..F::PHI_TERMS]).times(fourth * delta);
+        let d3 = a.a.mul_add(d4, n4);
+        let d2 = a.a.mul_add(d3, n3);
+        let d1 = a.a.mul_add(d2, n2);
+        let far_delta = Self::gain([decay, f1, f2]);
+        let far_a = (far_delta.times(delta) - Self::gain([f1, f2.scale(2.0), f3.scale(3.0)])) * a.inverse;
+        let [of_g, of_g_delta, of_g_a] = Self::NEAR;
+        Partials {
+            a: decay,
+            slope: decay,
+            g: z.within(of_g, Self::gain([n1, n2, n3]), Self::gain([f1, f2, f3])),
+            g_delta: z.within(of_g_delta, Self::gain([decay, n1, n2]), far_delta),
+            g_a: z.within(of_g_a, Self::gain([d1, d2, d3]), far_a),
+        }
     }
 }
 
-/// Higher-order hold.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Highorder;
+/// Declares a method whose gain is made of integrals.
+macro_rules! of_integrals {
+    ($(#[$doc:meta])* $name:ident, $near:expr, $integrals:pat => $gain:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default)]
+        pub struct $name;
 
-impl Discretization for Highorder {
-    #[inline(always)]
-    fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let Phi { exp, phi: [p1, p2, p3], .. } = phi(a.times(delta));
-        (exp, (p1 + (p2 + p3.scale(0.5).times(delta)).times(delta)).times(delta))
-    }
+        impl OfIntegrals for $name {
+            const NEAR: [f64; 3] = $near;
 
-    #[inline(always)]
-    fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let Phi { exp, phi: [p1, p2, p3], derivative: [d1, d2, d3] } = phi(a.times(delta));
-        let g = (p1 + (p2 + p3.scale(0.5).times(delta)).times(delta)).times(delta);
-        let g_delta = exp + (p1 + p2.scale(0.5).times(delta)).times(delta);
-        let g_a = (d1 + (d2 + d3.scale(0.5).times(delta)).times(delta)).times(delta).times(delta);
-        exponential(delta, a, exp, [g, g_delta, g_a])
-    }
+            #[inline(always)]
+            fn gain<F: Field>($integrals: [F; 3]) -> F {
+                $gain
+            }
+        }
+
+        impl Discretization for $name {
+            #[inline(always)]
+            fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
+                <Self as OfIntegrals>::coefficients(delta, a)
+            }
+
+            #[inline(always)]
+            fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
+                <Self as OfIntegrals>::partials(delta, a, decay)
+            }
+        }
+    };
+}
+
+of_integrals! {
+    /// Zero-order hold, exactly.
+    ZohExact, [1.0, 1.0, 2.0], [e1, ..] => e1
+}
+
+of_integrals! {
+    /// First-order hold.
+    Foh, [2.5, 1.0, 2.5], [_, e2, _] => e2
+}
+
+of_integrals! {
+    /// Polynomial interpolation.
+    Poly, [2.0, 1.0, 2.5], [e1, e2, _] => e1 + e2.scale(0.5)
+}
+
+of_integrals! {
+    /// Higher-order hold.
+    Highorder, [3.0, 3.0, 3.0], [e1, e2, e3] => e1 + e2 + e3.scale(0.5)
 }
 
 /// The bilinear (Tustin) transform.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bilinear;
 
+impl Bilinear {
+    /// z/2, and q.
+    #[inline(always)]
+    fn half_and_q<F: Field>(delta: F::Real, a: &Prepared<F>) -> [F; 2] {
+        let half = a.a.times(delta).scale(0.5);
+        [half, (half.literal(1.0) - half).inverse()]
+    }
+}
+
 impl Discretization for Bilinear {
     const CHEAP: bool = true;
 
     #[inline(always)]
-    fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let half = a.times(delta).scale(0.5);
-        let q = (half.literal(1.0) - half).inverse();
+    fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
+        let [half, q] = Self::half_and_q(delta, a);
         (half.plus(1.0) * q, q.times(delta))
     }
 
     #[inline(always)]
-    fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let half = a.times(delta).scale(0.5);
-        let q = (half.literal(1.0) - half).inverse();
-        let q2 = q * q;
-        let a_a = q2.times(delta);
+    fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
+        let [_, q] = Self::half_and_q(delta, a);
+        let slope = q * q;
         Partials {
-            a: half.plus(1.0) * q,
+            a: decay,
+            slope,
             g: q.times(delta),
-            a_delta: a * q2,
-            a_a,
-            g_delta: q2,
-            g_a: a_a.times(delta).scale(0.5),
+            g_delta: slope,
+            g_a: slope.times(delta).times(delta).scale(0.5),
         }
     }
 }
@@ -295,31 +328,30 @@ impl Discretization for Bilinear {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rk4;
 
-impl Discretization for Rk4 {
+impl Rk4 {
     #[inline(always)]
-    fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-        let z = a.times(delta);
-        (z.exp(), polynomial(z, [1.0, 1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0]).times(delta))
-    }
-
-    #[inline(always)]
-    fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-        let z = a.times(delta);
-        let g = polynomial(z, [1.0, 1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0]).times(delta);
-        let g_delta = polynomial(z, [1.0, 1.0, 1.0 / 2.0, 1.0 / 6.0]);
-        let g_a = polynomial(z, [1.0 / 2.0, 1.0 / 3.0, 1.0 / 8.0]).times(delta).times(delta);
-        exponential(delta, a, z.exp(), [g, g_delta, g_a])
+    fn gain<F: Field>(delta: F::Real, z: F) -> F {
+        z.polynomial(&[1.0, 1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0]).times(delta)
     }
 }
 
-/// Σ cₖ zᵏ by Horner.
-#[inline(always)]
-fn polynomial<F: Field, const N: usize>(z: F, coefficients: [f64; N]) -> F {
-    let mut sum = z.literal(coefficients[N - 1]);
-    for k in (0..N - 1).rev() {
-        sum = sum.mul_add(z, z.literal(coefficients[k]));
+impl Discretization for Rk4 {
+    #[inline(always)]
+    fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
+        (a.decay(delta), Self::gain(delta, a.a.times(delta)))
     }
-    sum
+
+    #[inline(always)]
+    fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
+        let z = a.a.times(delta);
+        Partials {
+            a: decay,
+            slope: decay,
+            g: Self::gain(delta, z),
+            g_delta: z.polynomial(&[1.0, 1.0, 1.0 / 2.0, 1.0 / 6.0]),
+            g_a: z.polynomial(&[1.0 / 2.0, 1.0 / 3.0, 1.0 / 8.0]).times(delta).times(delta),
+        }
+    }
 }
 
 /// A truncated series g = Δᵐ Σₖ pₖ(A) Δᵏ; row k of the table holds the polynomial pₖ in A, lowest power first.
@@ -342,8 +374,8 @@ impl<const TERMS: usize, const POWER: usize> Series<TERMS, POWER> {
         let (mut g, mut g_delta, mut g_a) = (zero, zero, zero);
         for k in (0..TERMS).rev() {
             let [c0, c1, c2, c3] = table[k];
-            let p = polynomial(a, [c0, c1, c2, c3]);
-            let p_a = polynomial(a, [c1, 2.0 * c2, 3.0 * c3]);
+            let p = a.polynomial(&[c0, c1, c2, c3]);
+            let p_a = a.polynomial(&[c1, 2.0 * c2, 3.0 * c3]);
             g = g.times(delta) + p;
             g_delta = g_delta.times(delta) + p.scale((k + POWER) as f64);
             g_a = g_a.times(delta) + p_a;
@@ -363,15 +395,15 @@ macro_rules! truncated {
 
         impl Discretization for $name {
             #[inline(always)]
-            fn coefficients<F: Field>(delta: F::Real, a: F) -> (F, F) {
-                let [g, ..] = Series::<4, $power>::evaluate(delta, a, &$table);
-                (a.times(delta).exp(), g)
+            fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
+                let [g, ..] = Series::<4, $power>::evaluate(delta, a.a, &$table);
+                (a.decay(delta), g)
             }
 
             #[inline(always)]
-            fn partials<F: Field>(delta: F::Real, a: F) -> Partials<F> {
-                let series = Series::<4, $power>::evaluate(delta, a, &$table);
-                exponential(delta, a, a.times(delta).exp(), series)
+            fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
+                let [g, g_delta, g_a] = Series::<4, $power>::evaluate(delta, a.a, &$table);
+                Partials { a: decay, slope: decay, g, g_delta, g_a }
             }
         }
     };

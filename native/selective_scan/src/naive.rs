@@ -3,11 +3,12 @@
 
 use num_complex::Complex64;
 
-use crate::discretize::{Field, Partials, with_discretization};
+use crate::discretize::{Field, Partials, Prepared, with_discretization};
 use crate::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection};
 
 impl Field for Complex64 {
     type Real = f64;
+    type Rate = Self;
     const PHI_TERMS: usize = 23;
 
     fn from_real(real: f64) -> Self {
@@ -19,31 +20,33 @@ impl Field for Complex64 {
     fn times(self, real: f64) -> Self {
         self * real
     }
+    fn times_add(self, real: f64, term: Self) -> Self {
+        self * real + term
+    }
     fn mul_add(self, factor: Self, term: Self) -> Self {
         self * factor + term
     }
     fn inverse(self) -> Self {
         self.inv()
     }
-    fn over(self, divisor: Self) -> Self {
-        self / divisor
-    }
-    fn exp(self) -> Self {
-        if self.im == 0.0 { self.re.exp().into() } else { Complex64::exp(self) }
-    }
-    /// e^(x+iy) − 1 = (eˣ−1) cos y − 2 sin²(y/2) + i eˣ sin y.
-    fn exp_m1(self) -> Self {
-        let half = (0.5 * self.im).sin();
-        Self::new(
-            self.re.exp_m1() * self.im.cos() - 2.0 * half * half,
-            if self.im == 0.0 { 0.0 } else { self.re.exp() * self.im.sin() },
-        )
+    fn precise_inverse(self) -> Self {
+        self.inv()
     }
     fn rate(self) -> Self {
         self
     }
-    fn decay(self, delta: f64) -> Self {
-        Field::exp(self * delta)
+    fn decay(rate: &Self, delta: f64) -> Self {
+        let z = rate * delta;
+        if z.im == 0.0 { z.re.exp().into() } else { z.exp() }
+    }
+    fn fine_decay(rate: &Self, delta: f64) -> Self {
+        Self::decay(rate, delta)
+    }
+    /// e^(x+iy) − 1 = (eˣ−1) cos y − 2 sin²(y/2) + i eˣ sin y.
+    fn less_one(decay: Self, rate: &Self, delta: f64) -> Self {
+        let z = rate * delta;
+        let half = (0.5 * z.im).sin();
+        Self::new(z.re.exp_m1() * z.im.cos() - 2.0 * half * half, decay.im)
     }
     fn within(self, radius: f64, inside: Self, outside: Self) -> Self {
         if self.norm() < radius { inside } else { outside }
@@ -203,7 +206,11 @@ impl<'a> Scan<'a> {
         let p = self.p;
         let delta = self.delta[self.at(batch, t, d)];
         let a = self.number(&self.inputs.a, d * p.state + n);
-        with_discretization!(p.method, p.coefficients, D => <D as d::Discretization>::partials(delta, a))
+        let a = Prepared::new(a);
+        with_discretization!(p.method, p.coefficients, D => {
+            let (decay, _) = <D as d::Discretization>::coefficients(delta, &a);
+            <D as d::Discretization>::partials(delta, &a, decay)
+        })
     }
 
     /// States of one recurrence after every frame of `frames`; backwards from zero where `bidirectional` asks.
@@ -381,8 +388,10 @@ impl<'a> Scan<'a> {
             let both = lambda + mu;
             let dg = both * v.conj();
             let dv = both * partials.g.conj();
-            self.accumulate(&mut out.a, d * p.state + n, da * partials.a_a.conj() + dg * partials.g_a.conj());
-            out.dt[at] += (da * partials.a_delta.conj() + dg * partials.g_delta.conj()).re;
+            let (index, of_slope) = (d * p.state + n, da * partials.slope.conj());
+            self.accumulate(&mut out.a, index, of_slope * self.delta[at] + dg * partials.g_a.conj());
+            let a = self.number(&self.inputs.a, index);
+            out.dt[at] += (of_slope * a.conj() + dg * partials.g_delta.conj()).re;
             let b = self.projected(p.b, batch, frame.t, d, n);
             out.x[at] += (dv * self.number(&self.inputs.b, b).conj()).re;
             self.accumulate(&mut out.b, b, dv * self.inputs.x[at]);

@@ -34,7 +34,7 @@ use super::tile::{Rows, StepSize, channels, load_frame, silu, store_frame, weigh
 use super::vector::{Lanes, Real, Vector, VectorField};
 use super::views::{Output, Storage, Views, numbers, numbers_mut};
 use super::{SERIAL_WORK, work};
-use crate::discretize::{Discretization, with_discretization};
+use crate::discretize::{Discretization, Field, Prepared, with_discretization};
 use crate::{Error, Gradients, OutputGradients, Problem, Projection};
 
 /// Tasks that a chunk of frames is cut into where the batch alone has fewer rows.
@@ -372,7 +372,7 @@ struct Scratch<F: VectorField> {
     x: Vec<Vector<F>>,
     /// w·∂L/∂(C h).
     dy: Vec<Vector<F>>,
-    /// Σ Re(C h).
+    /// Σ Re(C h), which the gate alone asks for.
     y: Vec<Vector<F>>,
     dx: Vec<Vector<F>>,
     ddelta: Vec<Vector<F>>,
@@ -382,6 +382,8 @@ struct Scratch<F: VectorField> {
     lambda: Vec<Vector<F>>,
     /// One state after every frame, from the one before the chunk on.
     h: Vec<Vector<F>>,
+    /// Its decay in every frame.
+    decay: Vec<Vector<F>>,
     /// Sums over the channels of a group, {frames, state}.
     db: Vec<F::Element>,
     dc: Vec<F::Element>,
@@ -398,12 +400,13 @@ impl<F: VectorField> Scratch<F> {
             delta: zeros(chunk),
             x: zeros(chunk),
             dy: zeros(chunk),
-            y: zeros(chunk),
+            y: zeros(if problem.z { chunk } else { 0 }),
             dx: zeros(chunk),
             ddelta: zeros(chunk),
             before: zeros(row),
             lambda: zeros(row),
             h: zeros((chunk + 1) * F::COMPONENTS),
+            decay: zeros(chunk * F::COMPONENTS),
             db: rows(problem.b),
             dc: rows(problem.c),
             b: rows(problem.b),
@@ -591,11 +594,12 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
         let zero = d.constant(0.0);
         let unweighted = d.constant(1.0 / weight(problem));
         let mut sum = zero;
+        self.task.scratch.y.fill(zero.vector);
         for t in 0..self.task.len {
             let skipped = self.task.skipped(t);
-            let Scratch { x, dy, y, dx, ddelta, .. } = &mut *self.task.scratch;
+            let Scratch { x, dy, dx, ddelta, .. } = &mut *self.task.scratch;
             let dy = Lanes::new(isa, dy[t]) * unweighted;
-            (y[t], dx[t], ddelta[t]) = (zero.vector, zero.vector, zero.vector);
+            (dx[t], ddelta[t]) = (zero.vector, zero.vector);
             if views.d.is_some() && !skipped {
                 dx[t] = (dy * d).vector;
                 sum = sum + dy * Lanes::new(isa, x[t]);
@@ -623,7 +627,7 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
         let [a, b_constants, c_constants] =
             [self.task.call.a, self.task.call.b, self.task.call.c].map(|all| self.task.registers(all, block));
         let (batch, start, len) = (self.task.batch, self.task.start, self.task.len);
-        let Scratch { delta, x, dy, y, dx, ddelta, before, lambda, h, db, dc, b, c, .. } =
+        let Scratch { delta, x, dy, y, dx, ddelta, before, lambda, h, decay, db, dc, b, c } =
             &mut *self.task.scratch;
         let sum = |projection, constants: &'a Output<'a, Vector<F>>, rows| match projection {
             // SAFETY: the sums of this block of this row are this task's alone.
@@ -648,7 +652,8 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
                 false => unsafe { self.places.lambda.write(place, per_block) },
             },
             h,
-            y: &mut y[..len],
+            decay,
+            y: y.get_mut(..len),
             dx: &mut dx[..len],
             ddelta: &mut ddelta[..len],
             // SAFETY: the sums of this block of this row are this task's alone.
@@ -793,7 +798,7 @@ fn sweep_chunk<F: VectorField, D: Discretization>(frames: SweepFrames<'_, F>) {
             let SweepFrames { isa, delta, dy, marks, c, a, backward, lambda } = self.0;
             for n in 0..lambda.len() / F::COMPONENTS {
                 let registers = &mut lambda[n * F::COMPONENTS..][..F::COMPONENTS];
-                let prepared = D::prepare(F::load(isa, &a[n * F::COMPONENTS..]));
+                let prepared = Prepared::new(F::load(isa, &a[n * F::COMPONENTS..]));
                 let mut lambda = F::load(isa, registers);
                 for i in 0..delta.len() {
                     let t = if backward { delta.len() - 1 - i } else { i };
@@ -803,7 +808,7 @@ fn sweep_chunk<F: VectorField, D: Discretization>(frames: SweepFrames<'_, F>) {
                     }
                     let [c] = c.get::<1>(isa, t, n);
                     lambda = lambda + c.conj().times(Lanes::new(isa, dy[t]));
-                    let (decay, _) = D::coefficients::<F>(Lanes::new(isa, delta[t]), prepared);
+                    let (decay, _) = D::coefficients(Lanes::new(isa, delta[t]), &prepared);
                     lambda = if mark & LAST != 0 { F::zero(isa) } else { decay.conj() * lambda };
                 }
                 lambda.store(registers);
@@ -830,7 +835,8 @@ struct Walk<'a, F: VectorField> {
     fresh: u8,
     lambda: &'a mut [Vector<F>],
     h: &'a mut [Vector<F>],
-    y: &'a mut [Vector<F>],
+    decay: &'a mut [Vector<F>],
+    y: Option<&'a mut [Vector<F>]>,
     dx: &'a mut [Vector<F>],
     ddelta: &'a mut [Vector<F>],
     da: &'a mut [Vector<F>],
@@ -867,11 +873,11 @@ impl<F: VectorField> Walk<'_, F> {
         (t, self.marks.map_or(0, |marks| marks[t]))
     }
 
-    /// The states of the chunk: h = a h + g x B, and y += Re(C h).
+    /// The states of the chunk: h = a h + g x B, and, where it is asked for, y += Re(C h).
     #[inline(always)]
     fn forth<D: Discretization>(&mut self, n: usize) {
         let isa = self.isa;
-        let prepared = D::prepare(F::load(isa, &self.a[n * F::COMPONENTS..]));
+        let a = Prepared::new(F::load(isa, &self.a[n * F::COMPONENTS..]));
         let mut h = F::load(isa, &self.before[n * F::COMPONENTS..]);
         h.store(self.h);
         for i in 0..self.delta.len() {
@@ -881,10 +887,14 @@ impl<F: VectorField> Walk<'_, F> {
                     h = F::zero(isa);
                 }
                 let (delta, x) = (Lanes::new(isa, self.delta[t]), Lanes::new(isa, self.x[t]));
-                let ([b], [c]) = (self.b.get::<1>(isa, t, n), self.c.get::<1>(isa, t, n));
-                let (decay, gain) = D::coefficients::<F>(delta, prepared);
+                let [b] = self.b.get::<1>(isa, t, n);
+                let (decay, gain) = D::coefficients::<F>(delta, &a);
                 h = decay.mul_add(h, gain.times(x) * b);
-                self.y[t] = c.real_product(h, Lanes::new(isa, self.y[t])).vector;
+                if let Some(y) = &mut self.y {
+                    let [c] = self.c.get::<1>(isa, t, n);
+                    y[t] = c.real_product(h, Lanes::new(isa, y[t])).vector;
+                }
+                decay.store(&mut self.decay[i * F::COMPONENTS..]);
             }
             h.store(&mut self.h[(i + 1) * F::COMPONENTS..]);
         }
@@ -896,7 +906,7 @@ impl<F: VectorField> Walk<'_, F> {
         let isa = self.isa;
         let state = n * F::COMPONENTS;
         let states = self.before.len() / F::COMPONENTS;
-        let a = F::load(isa, &self.a[state..]);
+        let a = Prepared::new(F::load(isa, &self.a[state..]));
         let mut lambda = F::load(isa, &self.lambda[state..]);
         let mut sum_a = F::zero(isa);
         for i in (0..self.delta.len()).rev() {
@@ -910,19 +920,27 @@ impl<F: VectorField> Walk<'_, F> {
             let ([b], [c]) = (self.b.get::<1>(isa, t, n), self.c.get::<1>(isa, t, n));
             let h = F::load(isa, &self.h[(i + 1) * F::COMPONENTS..]);
             let before = if fresh { F::zero(isa) } else { F::load(isa, &self.h[i * F::COMPONENTS..]) };
-            let partials = D::partials::<F>(delta, a);
+            let decay = F::load(isa, &self.decay[i * F::COMPONENTS..]);
+            let partials = D::partials::<F>(delta, &a, decay);
 
-            lambda = lambda + c.conj().times(dy);
-            let da = lambda * before.conj();
-            let dg = lambda * b.conj().times(x);
-            let dv = lambda * partials.g.conj();
-            sum_a = da.mul_add(partials.a_a.conj(), dg.mul_add(partials.g_a.conj(), sum_a));
-            let ddelta = da.real_product(partials.a_delta.conj(), Lanes::new(isa, self.ddelta[t]));
-            self.ddelta[t] = dg.real_product(partials.g_delta.conj(), ddelta).vector;
-            self.dx[t] = dv.real_product(b.conj(), Lanes::new(isa, self.dx[t])).vector;
-            self.db.add(isa, states, t, n, dv.times(x));
+            lambda = c.conj().times_add(dy, lambda);
+            let carried = partials.a.conj() * lambda;
+            let of_slope = partials.slope.conj() * lambda * before.conj();
+            sum_a = of_slope.times_add(delta, sum_a);
+            let ddelta = of_slope.real_product(a.a.conj(), Lanes::new(isa, self.ddelta[t]));
+            let of_g = lambda * b.conj();
+            let (db, dx, of_x) = if D::GAIN_IS_DELTA {
+                (lambda.times(delta * x), of_g.re() * delta, of_g.re())
+            } else {
+                let dv = lambda * partials.g.conj();
+                sum_a = (of_g * partials.g_a.conj()).times_add(x, sum_a);
+                (dv.times(x), (dv * b.conj()).re(), (of_g * partials.g_delta.conj()).re())
+            };
+            self.ddelta[t] = of_x.mul_add(x, ddelta).vector;
+            self.dx[t] = (Lanes::new(isa, self.dx[t]) + dx).vector;
+            self.db.add(isa, states, t, n, db);
             self.dc.add(isa, states, t, n, h.conj().times(dy));
-            lambda = if fresh { F::zero(isa) } else { partials.a.conj() * lambda };
+            lambda = if fresh { F::zero(isa) } else { carried };
         }
         lambda.store(&mut self.lambda[state..]);
         (F::load(isa, &self.da[state..]) + sum_a).store(&mut self.da[state..]);

@@ -6,11 +6,13 @@
 //! | `exp` | all x | 1.3e-7 relative | 4e-16 |
 //! | `exp_m1` | all x | 3e-7 relative | 6e-16 |
 //! | `ln_1p` | [0, 1] | 2e-7 relative | 5e-16 |
-//! | `sin_cos` | all x | 1e-7 absolute | 2.5e-16 |
+//! | `turn` | all products | 1e-7 absolute | 2.5e-16 |
 //!
 //! Results below 2⁻¹²⁴ (f32) or 2⁻¹⁰²⁰ (f64) may be flushed to zero; AVX-512 gives them. The polynomials are
 //! minimax (Remez) fits; those of 2ˣ keep the constant term at exactly 1, so that a frame with Δ = 0 leaves the
 //! state as it is and slow decays lose nothing to a bias that thousands of frames would add up.
+
+use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 
 use super::vector::{Isa, Lanes, Real};
 use crate::discretize::Field;
@@ -173,14 +175,21 @@ fn in_range<R: Real, S: Isa>(n: Lanes<R, S>, scaled: Lanes<R, S>, least: f64, gr
     Lanes::select(n.constant(greatest).less(n), infinite, scaled)
 }
 
+/// 1/(k+1)!
+const PHI1: [f64; 24] = {
+    let (mut coefficients, mut k) = ([1.0; 24], 1);
+    while k < coefficients.len() {
+        coefficients[k] = coefficients[k - 1] / (k + 1) as f64;
+        k += 1;
+    }
+    coefficients
+};
+
 /// eˣ − 1, by the series of φ₁ near zero.
 #[inline(always)]
 pub fn exp_m1<R: Real, S: Isa>(x: Lanes<R, S>) -> Lanes<R, S> {
-    let mut series = x.constant(0.0);
-    for k in (1..=R::PHI_TERMS + 5).rev() {
-        series = series.mul_add(x, x.constant(1.0)) * x.constant(1.0 / k as f64);
-    }
-    Lanes::select(x.abs().less(x.constant(1.0)), series * x, R::exp(x).plus(-1.0))
+    let near = x.polynomial(&PHI1[..=R::PHI_TERMS]) * x;
+    Lanes::select(x.abs().less(x.constant(1.0)), near, R::exp(x).plus(-1.0))
 }
 
 /// 2 artanh(s) with s = t/(2+t) ≤ ⅓: 2s + 2s³·q(s²).
@@ -224,72 +233,110 @@ pub fn ln_1p_f64<S: Isa>(t: Lanes<f64, S>) -> Lanes<f64, S> {
     )
 }
 
-/// π/2 in three parts, each short enough for exact products with the integers that occur.
-const HALF_PI_F32: [f64; 3] = [1.570_312_5, 4.837_512_969_970_703e-4, 7.549_789_948_768_648e-8];
-const HALF_PI_F64: [f64; 3] =
-    [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
+/// A frequency a, and 2a/π in two parts: the quarter turns that it makes in a unit of time.
+#[derive(Clone, Copy)]
+pub struct QuarterTurns<R: Real, S: Isa> {
+    high: Lanes<R, S>,
+    low: Lanes<R, S>,
+    a: Lanes<R, S>,
+}
 
-/// Polynomials of sin (x + x³q(x²)) and cos (1 − x²/2 + x⁴q(x²)) on |x| ≤ π/4, highest power first.
+impl<R: Real, S: Isa> QuarterTurns<R, S> {
+    #[inline(always)]
+    pub fn new(a: Lanes<R, S>) -> Self {
+        let unit = R::from_f64(FRAC_2_PI);
+        let rest = (FRAC_2_PI - unit.to_f64()) + FRAC_2_PI_REST;
+        let unit = Lanes::splat(a.isa, unit);
+        let high = a * unit;
+        Self { high, low: a.mul_add(a.constant(rest), a.mul_add(unit, -high)), a }
+    }
+}
+
+/// 2/π − [`FRAC_2_PI`].
+const FRAC_2_PI_REST: f64 = -3.935_735_335_036_497e-17;
+
+/// A point of the unit circle.
+pub struct Turn<R: Real, S: Isa> {
+    pub sin: Lanes<R, S>,
+    pub cos: Lanes<R, S>,
+    /// cos − 1, without cancellation.
+    pub cos_less_one: Lanes<R, S>,
+}
+
+/// e^(iab), from the quarter turns of a. These are had times b less the nearest whole number, and all of that is exact until what is
+/// left is rounded: a phase is as good after many turns as before the first. Then polynomials of sin (x + x³q(x²)) and
+/// cos (1 − x²/2 + x⁴q(x²)) on |x| ≤ π/4, highest power first.
 #[inline(always)]
-fn sin_cos<R: Real, S: Isa, const M: usize, const N: usize>(
-    x: Lanes<R, S>,
-    half_pi: [f64; 3],
+fn turn<R: Real, S: Isa, const M: usize, const N: usize>(
+    a: &QuarterTurns<R, S>,
+    b: Lanes<R, S>,
     limit: f64,
     sin: [f64; M],
     cos: [f64; N],
-) -> [Lanes<R, S>; 2] {
-    let k = round(x.scale(std::f64::consts::FRAC_2_PI));
-    let mut r = x;
-    for part in half_pi {
-        r = k.mul_add(x.constant(-part), r);
+) -> Turn<R, S> {
+    if !S::FUSED {
+        return far_turn(a.a, b);
     }
-    let w = r * r;
-    let s = (r * w).mul_add(polynomial(w, sin), r);
+    let shift = rounding_shift(b);
+    let k = a.high.mul_add(b, shift) - shift;
+    let x = a.low.mul_add(b, a.high.mul_add(b, -k)).scale(FRAC_PI_2);
+    let w = x * x;
+    let s = (x * w).mul_add(polynomial(w, sin), x);
     // 1 − w/2 is rounded; what the rounding lost comes back with the rest.
-    let one = x.constant(1.0);
+    let one = b.constant(1.0);
     let half_w = w.scale(0.5);
     let rounded = one - half_w;
-    let c = rounded + (w * w).mul_add(polynomial(w, cos), (one - rounded) - half_w);
+    let rest = w * w * polynomial(w, cos);
+    let c = rounded + (rest + ((one - rounded) - half_w));
     // k mod 4, as −2..=1 or so: the quadrant says which is which, and the signs.
     let quadrant = k - round(k.scale(0.25)).scale(4.0);
-    let odd = (quadrant.abs().plus(-1.0)).abs().less(x.constant(0.5));
-    let [sin, cos] = [Lanes::select(odd, c, s), Lanes::select(odd, s, c)];
-    let half = x.constant(0.5);
-    let three_halves = x.constant(1.5);
+    let odd = (quadrant.abs().plus(-1.0)).abs().less(b.constant(0.5));
+    let (half, three_halves) = (b.constant(0.5), b.constant(1.5));
     let two = three_halves.less(quadrant.abs());
-    let below = quadrant.less(-half);
-    let one = half.less(quadrant);
     // sin: k = 0 → s, 1 → c, ±2 → −s, −1 → −c. cos: 0 → c, 1 → −s, ±2 → −c, −1 → s.
-    let sin = Lanes::select(two, -sin, Lanes::select(below, -sin, sin));
-    let cos = Lanes::select(two, -cos, Lanes::select(one, -cos, cos));
-    far_sin_cos(x, limit, [sin, cos])
+    let (sin, cos) = (Lanes::select(odd, c, s), Lanes::select(odd, s, c));
+    let sin = Lanes::select(two, -sin, Lanes::select(quadrant.less(-half), -sin, sin));
+    let cos = Lanes::select(two, -cos, Lanes::select(half.less(quadrant), -cos, cos));
+    let cos_less_one = Lanes::select(quadrant.abs().less(half), rest - half_w, cos - one);
+    let mask = b.constant(limit).less(k.abs());
+    let turn = Turn { sin, cos, cos_less_one };
+    if Lanes::select(mask, one, b.constant(0.0)).sum().to_f64() == 0.0 {
+        return turn;
+    }
+    let far = far_turn(a.a, b);
+    Turn {
+        sin: Lanes::select(mask, far.sin, turn.sin),
+        cos: Lanes::select(mask, far.cos, turn.cos),
+        cos_less_one: Lanes::select(mask, far.cos_less_one, turn.cos_less_one),
+    }
 }
 
-/// Beyond the limit the reduction above has too few bits: those lanes are done one at a time.
-#[inline(always)]
-fn far_sin_cos<R: Real, S: Isa>(x: Lanes<R, S>, limit: f64, near: [Lanes<R, S>; 2]) -> [Lanes<R, S>; 2] {
-    let mut lanes = [x.vector];
-    let values: &mut [R] = bytemuck::cast_slice_mut(&mut lanes);
-    if values.iter().all(|x| x.to_f64().abs() <= limit) {
-        return near;
-    }
-    let mut result = near.map(|lanes| [lanes.vector]);
-    for (i, &mut x) in values.iter_mut().enumerate() {
-        if x.to_f64().abs() > limit || x.to_f64().is_nan() {
-            let (sin, cos) = x.to_f64().sin_cos();
-            bytemuck::cast_slice_mut::<_, R>(&mut result[0])[i] = R::from_f64(sin);
-            bytemuck::cast_slice_mut::<_, R>(&mut result[1])[i] = R::from_f64(cos);
+/// Beyond the limit the reduction has too few bits, and without fused hardware everywhere: lanes are done one at a time.
+#[cold]
+#[inline(never)]
+fn far_turn<R: Real, S: Isa>(a: Lanes<R, S>, b: Lanes<R, S>) -> Turn<R, S> {
+    let count = Lanes::<R, S>::COUNT;
+    let factors = [a.vector, b.vector];
+    let factors: &[R] = bytemuck::cast_slice(&factors);
+    let mut turn = [a.vector; 3];
+    let parts: &mut [R] = bytemuck::cast_slice_mut(&mut turn);
+    for i in 0..count {
+        let x = factors[i].to_f64() * factors[count + i].to_f64();
+        let ((sin, cos), half) = (x.sin_cos(), (0.5 * x).sin());
+        for (part, value) in [sin, cos, -2.0 * half * half].into_iter().enumerate() {
+            parts[part * count + i] = R::from_f64(value);
         }
     }
-    result.map(|[vector]| Lanes::new(x.isa, vector))
+    let [sin, cos, cos_less_one] = turn.map(|vector| Lanes::new(b.isa, vector));
+    Turn { sin, cos, cos_less_one }
 }
 
 #[inline(always)]
-pub fn sin_cos_f32<S: Isa>(x: Lanes<f32, S>) -> [Lanes<f32, S>; 2] {
-    sin_cos(
-        x,
-        HALF_PI_F32,
-        2000.0,
+pub fn turn_f32<S: Isa>(a: &QuarterTurns<f32, S>, b: Lanes<f32, S>) -> Turn<f32, S> {
+    turn(
+        a,
+        b,
+        131_072.0,
         [
             2.718_274_475_855_059e-6,
             -1.983_933_099_729_497_5e-4,
@@ -301,11 +348,11 @@ pub fn sin_cos_f32<S: Isa>(x: Lanes<f32, S>) -> [Lanes<f32, S>; 2] {
 }
 
 #[inline(always)]
-pub fn sin_cos_f64<S: Isa>(x: Lanes<f64, S>) -> [Lanes<f64, S>; 2] {
-    sin_cos(
-        x,
-        HALF_PI_F64,
-        1e5,
+pub fn turn_f64<S: Isa>(a: &QuarterTurns<f64, S>, b: Lanes<f64, S>) -> Turn<f64, S> {
+    turn(
+        a,
+        b,
+        70_368_744_177_664.0,
         [
             1.589_666_654_307_986e-10,
             -2.505_075_596_203_747_3e-8,
@@ -408,8 +455,8 @@ mod tests {
     function!(Ln1p, x => R::ln_1p(x));
     function!(ExpM1, x => exp_m1(x));
     function!(Softplus, x => x.softplus());
-    function!(Sin, x => R::sin_cos(x)[0]);
-    function!(Cos, x => R::sin_cos(x)[1]);
+    function!(Sin, x => R::turn(&QuarterTurns::new(x), x.constant(1.0)).sin);
+    function!(Cos, x => R::turn(&QuarterTurns::new(x), x.constant(1.0)).cos);
 
     #[test]
     fn errors_are_as_stated() {
@@ -438,8 +485,8 @@ mod tests {
                     worst::<f64, Cos>(-range, range, true, f64::cos),
                 ),
             };
-            check("sin_cos f32", f32s, 1e-7);
-            check("sin_cos f64", f64s, 2.5e-16);
+            check("turn f32", f32s, 1e-7);
+            check("turn f64", f64s, 2.5e-16);
         }
         let softplus = |x: f64| if x > 20.0 { x } else { x.exp().ln_1p() };
         check("softplus f32", worst::<f32, Softplus>(-80.0, 40.0, false, softplus), 3e-7);

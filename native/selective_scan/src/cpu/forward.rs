@@ -23,7 +23,7 @@ use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_
 use super::vector::{Lanes, Vector, VectorField};
 use super::views::{Output, Storage, Views};
 use super::{SERIAL_WORK, work};
-use crate::discretize::{Discretization, with_discretization};
+use crate::discretize::{Discretization, Prepared, with_discretization};
 use crate::{Error, Outputs, Problem, Projection};
 
 /// Frames of a tile: Δ, x and y of a block then fit the first-level cache beside its states.
@@ -53,11 +53,7 @@ struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
 type ScanTile<F> = fn(&Frames<'_, F>, &[Vector<F>], &mut [Vector<F>], &mut [Vector<F>]);
 
 /// What depends on the discretization.
-type Compiled<F> = (
-    fn(<F as VectorField>::Isa, &mut [Vector<F>]),
-    ScanTile<F>,
-    StepChannels<<F as VectorField>::Element, <F as VectorField>::Isa>,
-);
+type Compiled<F> = (ScanTile<F>, StepChannels<<F as VectorField>::Element, <F as VectorField>::Isa>);
 
 /// Memory of a task, used again by the next.
 struct Scratch<F: VectorField> {
@@ -104,8 +100,8 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
     final_state: Option<Output<'_, T::Real>>,
     boundary_states: Option<Output<'_, T::Real>>,
 ) {
-    let (prepare, scan_tile, step): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
-            (prepare::<F, D>, scan_tile::<F, D>, step_channels::<T::Real, F::Isa, D>));
+    let (scan_tile, step): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
+            (scan_tile::<F, D>, step_channels::<T::Real, F::Isa, D>));
     let step = (problem.seq == 1 && !problem.bidirectional && !problem.complex && views.seq_idx.is_none())
         .then_some(step)
         .filter(|_| boundary_states.is_none());
@@ -116,14 +112,12 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
         Projection::Constant if step.is_none() => in_lanes(&widened(values)),
         _ => Vec::new(),
     };
-    let mut a = if step.is_none() { in_lanes(&views.a) } else { Vec::new() };
-    prepare(isa, &mut a);
     let call = Call::<T, F> {
         isa,
         problem,
         views,
         marks: marks.as_deref(),
-        a: &a,
+        a: &if step.is_none() { in_lanes(&views.a) } else { Vec::new() },
         b: &constant(problem.b, &views.b),
         c: &constant(problem.c, &views.c),
         y,
@@ -167,24 +161,6 @@ pub fn in_lanes<F: VectorField>(
         load_states::<F>(registers, &values[block.start * per_block..], block.len);
     }
     lanes
-}
-
-/// A in the form that the discretization wants it.
-fn prepare<F: VectorField, D: Discretization>(isa: F::Isa, a: &mut [Vector<F>]) {
-    struct Prepare<'a, F: VectorField, D>(F::Isa, &'a mut [Vector<F>], PhantomData<D>);
-
-    impl<F: VectorField, D: Discretization> NullaryFnOnce for Prepare<'_, F, D> {
-        type Output = ();
-
-        #[inline(always)]
-        fn call(self) {
-            for registers in self.1.chunks_exact_mut(F::COMPONENTS) {
-                D::prepare(F::load(self.0, registers)).store(registers);
-            }
-        }
-    }
-
-    isa.vectorize(Prepare::<F, D>(isa, a, PhantomData));
 }
 
 impl<F: VectorField> Scratch<F> {
@@ -562,10 +538,10 @@ impl<F: VectorField> Frames<'_, F> {
     ) {
         let isa = self.isa;
         let mut states = [F::zero(isa); N];
-        let mut prepared = [F::zero(isa); N];
+        let mut prepared = [Prepared::new(F::zero(isa)); N];
         for i in 0..N {
             states[i] = F::load(isa, &h[(n + i) * F::COMPONENTS..]);
-            prepared[i] = F::load(isa, &a[(n + i) * F::COMPONENTS..]);
+            prepared[i] = Prepared::new(F::load(isa, &a[(n + i) * F::COMPONENTS..]));
         }
         let len = self.delta.len();
         assert!(self.x.len() == len && y.len() == len);
@@ -583,7 +559,7 @@ impl<F: VectorField> Frames<'_, F> {
             let (b, c) = (self.b.get::<N>(isa, t, n), self.c.get::<N>(isa, t, n));
             let mut sum = Lanes::new(isa, y[t]);
             for i in 0..N {
-                let (decay, gain) = D::coefficients::<F>(delta, prepared[i]);
+                let (decay, gain) = D::coefficients(delta, &prepared[i]);
                 states[i] = decay.mul_add(states[i], gain.times(x) * b[i]);
                 sum = c[i].real_product(states[i], sum);
             }

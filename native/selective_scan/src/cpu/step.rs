@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use pulp::NullaryFnOnce;
 
 use super::vector::{Isa, Lanes, Real};
-use crate::discretize::{Discretization, Field};
+use crate::discretize::{Discretization, Field, Prepared};
 
 /// A block of channels of one row, and everything it takes to move them by one frame.
 pub struct Step<'a, R: Real> {
@@ -62,8 +62,8 @@ pub fn step_channels<R: Real, S: Isa, D: Discretization>(isa: S, step: Step<'_, 
                 let mut sum = Lanes::splat(isa, R::default());
                 for start in (0..state).step_by(lanes) {
                     let end = state.min(start + lanes);
-                    let prepared = D::prepare(Lanes::load_first(isa, &a[start..end]));
-                    let (decay, gain) = D::coefficients::<Lanes<R, S>>(delta, prepared);
+                    let prepared = Prepared::new(Lanes::load_first(isa, &a[start..end]));
+                    let (decay, gain) = D::coefficients(delta, &prepared);
                     let mut h = gain.times(x) * Lanes::load_first(isa, &b[start..end]);
                     if let Some(before) = before {
                         h = decay.mul_add(Lanes::load_first(isa, &before[start..end]), h);

@@ -1,11 +1,13 @@
 //! What only the inside of the backend can show: every instruction set of this machine, and the coefficients alone.
 
+use std::marker::PhantomData;
+
 use num_complex::Complex64;
 use pulp::NullaryFnOnce;
 
 use super::vector::{ComplexLanes, Isa, Lanes, Real, Vector, VectorField};
 use super::{Backward, Forward, dispatch_on};
-use crate::discretize::{Phi, phi};
+use crate::discretize::{Discretization, Foh, Highorder, Partials, Poly, Prepared, ZohExact};
 use crate::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem};
 
 #[path = "../../tests/support/mod.rs"]
@@ -61,18 +63,27 @@ fn golden_cases_on_every_instruction_set() {
     }
 }
 
-/// eᶻ, φ₁..φ₃ and φ₁′..φ₃′ of numbers given by their components.
-struct PhiOf<'a, F: VectorField>(F::Isa, &'a [F::Element], &'a mut Vec<[Complex64; 7]>);
+/// g, ∂g/∂Δ and ∂g/∂A of one of the methods that are made of φ functions, for every A, given by its components, and one Δ.
+struct PartialsOf<'a, F: VectorField, D>(
+    F::Isa,
+    F::Element,
+    &'a [F::Element],
+    &'a mut Vec<[Complex64; 3]>,
+    PhantomData<D>,
+);
 
-impl<F: VectorField> NullaryFnOnce for PhiOf<'_, F> {
+impl<F: VectorField, D: Discretization> NullaryFnOnce for PartialsOf<'_, F, D> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Self(isa, z, out) = self;
-        for z in z.chunks_exact(F::COMPONENTS) {
-            let Phi { exp, phi: [p1, p2, p3], derivative: [d1, d2, d3] } = phi(F::broadcast(isa, z));
-            out.push([exp, p1, p2, p3, d1, d2, d3].map(|number| {
+        let Self(isa, delta, a, out, _) = self;
+        let delta = Lanes::splat(isa, delta);
+        for a in a.chunks_exact(F::COMPONENTS) {
+            let a = Prepared::new(F::broadcast(isa, a));
+            let (decay, gain) = D::coefficients::<F>(delta, &a);
+            let partials = D::partials::<F>(delta, &a, decay);
+            let [g, again, g_delta, g_a] = [gain, partials.g, partials.g_delta, partials.g_a].map(|number| {
                 let mut registers = vec![F::zero(isa).re().vector; F::COMPONENTS];
                 number.store(&mut registers);
                 let first =
@@ -82,31 +93,47 @@ impl<F: VectorField> NullaryFnOnce for PhiOf<'_, F> {
                     None => 0.0,
                 };
                 Complex64::new(component(0), component(1))
-            }));
+            });
+            assert_eq!(g, again);
+            out.push([g, g_delta, g_a]);
         }
     }
 }
 
-/// Worst relative errors of f32, in units of 2⁻²³, over numbers given by their components.
-fn worst<S: Isa, F: VectorField<Element = f32, Isa = S>>(isa: S, z: &[f32]) -> [f64; 7] {
-    let mut got = Vec::new();
-    isa.vectorize(PhiOf::<F>(isa, z, &mut got));
-    let mut worst = [0.0f64; 7];
-    for (z, got) in z.chunks_exact(F::COMPONENTS).zip(got) {
-        let z = Complex64::new(z[0].into(), z.get(1).map_or(0.0, |&im| im.into()));
-        let Phi { exp, phi: [p1, p2, p3], derivative: [d1, d2, d3] } = phi(z);
-        for ((worst, got), truth) in worst.iter_mut().zip(got).zip([exp, p1, p2, p3, d1, d2, d3]) {
-            if truth.norm() > 1e-30 {
-                *worst = worst.max((got - truth).norm() / truth.norm() * f64::from(1u32 << 23));
+/// Worst relative errors of f32, in units of 2⁻²³, over z given by their components: of Δ = 1, where a gain is made of all its φ
+/// functions, and of 64, where the highest of them is nearly all of it.
+fn worst<S: Isa, F: VectorField<Element = f32, Isa = S>, D: Discretization>(isa: S, z: &[f32]) -> [f64; 3] {
+    let mut worst = [0.0f64; 3];
+    for delta in [1.0, 64.0] {
+        let a: Vec<f32> = z.iter().map(|z| z / delta).collect();
+        let mut got = Vec::new();
+        isa.vectorize(PartialsOf::<F, D>(isa, delta, &a, &mut got, PhantomData));
+        for (a, got) in a.chunks_exact(F::COMPONENTS).zip(got) {
+            let a = Complex64::new(a[0].into(), a.get(1).map_or(0.0, |&im| im.into()));
+            let (a, delta) = (Prepared::new(a), f64::from(delta));
+            let (decay, _) = D::coefficients(delta, &a);
+            let Partials { g, g_delta, g_a, .. } = D::partials(delta, &a, decay);
+            for ((worst, got), truth) in worst.iter_mut().zip(got).zip([g, g_delta, g_a]) {
+                if truth.norm() > 1e-30 {
+                    *worst = worst.max((got - truth).norm() / truth.norm() * f64::from(1u32 << 23));
+                }
             }
         }
     }
     worst
 }
 
-fn assert_worst(what: &str, worst: [f64; 7], allowed: [f64; 7]) {
-    let within = worst.iter().zip(allowed).all(|(worst, allowed)| *worst <= allowed);
-    assert!(within, "{what}: {worst:.2?} units, allowed {allowed:?}");
+fn assert_worst<S: Isa, F: VectorField<Element = f32, Isa = S>>(isa: S, z: &[f32]) {
+    let methods = [
+        ("zoh_exact", worst::<S, F, ZohExact>(isa, z), [1.8, 1.4, 6.5]),
+        ("foh", worst::<S, F, Foh>(isa, z), [2.1, 1.8, 6.5]),
+        ("poly", worst::<S, F, Poly>(isa, z), [2.4, 9.0, 6.5]),
+        ("highorder", worst::<S, F, Highorder>(isa, z), [2.8, 16.0, 12.7]),
+    ];
+    for (method, worst, allowed) in methods {
+        let within = worst.iter().zip(allowed).all(|(worst, allowed)| *worst <= allowed);
+        assert!(within, "{method} by {}: {worst:.2?} units, allowed {allowed:?}", S::NAME);
+    }
 }
 
 /// Zero, and both signs of 10⁻²⁰ to 300, densest near zero and at |z| = 2, where the formulas change.
@@ -119,18 +146,15 @@ fn magnitudes(count: usize) -> impl Iterator<Item = f64> {
 }
 
 #[test]
-fn phi_functions_are_accurate_on_the_real_line() {
+fn gains_are_accurate_on_the_real_line() {
     let linear = (0..200_001).map(|i| -300.0 + 310.0 * f64::from(i) / 200_000.0);
     let signed = magnitudes(20_000).flat_map(|z| [-z, z]).filter(|&z| z <= 10.0);
     let z: Vec<f32> = linear.chain(signed).map(|z| z as f32).collect();
-    on_every_isa!(isa => {
-        let worst = worst::<_, Lanes<f32, _>>(isa, &z);
-        assert_worst(name(isa), worst, [1.2, 1.8, 2.0, 3.2, 7.3, 7.1, 15.5]);
-    });
+    on_every_isa!(isa => assert_worst::<_, Lanes<f32, _>>(isa, &z));
 }
 
 #[test]
-fn phi_functions_are_accurate_in_the_left_half_plane() {
+fn gains_are_accurate_in_the_left_half_plane() {
     let z: Vec<f32> = magnitudes(400)
         .flat_map(|radius| {
             (0..=180).map(move |i| {
@@ -140,12 +164,5 @@ fn phi_functions_are_accurate_in_the_left_half_plane() {
         })
         .flatten()
         .collect();
-    on_every_isa!(isa => {
-        let worst = worst::<_, ComplexLanes<f32, _>>(isa, &z);
-        assert_worst(name(isa), worst, [1.8, 1.8, 2.0, 3.2, 7.3, 7.1, 15.5]);
-    });
-}
-
-fn name<S: Isa>(_: S) -> &'static str {
-    S::NAME
+    on_every_isa!(isa => assert_worst::<_, ComplexLanes<f32, _>>(isa, &z));
 }

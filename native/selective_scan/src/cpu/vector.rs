@@ -8,13 +8,15 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use pulp::Simd;
 
-use super::exponential;
+use super::exponential::{self, QuarterTurns, Turn};
 use crate::discretize::Field;
 
 /// An instruction set, with the operations that `pulp` has no common name for.
 pub trait Isa: Simd {
     /// As users see it.
     const NAME: &'static str;
+    /// Whether products that are added to something are not rounded before.
+    const FUSED: bool = true;
 
     /// `fraction · 2^exponent`, with an integral exponent of any size: 0 below the normal range, ∞ above it.
     #[inline(always)]
@@ -44,6 +46,7 @@ pub trait Isa: Simd {
 
 impl Isa for pulp::Scalar {
     const NAME: &'static str = "plain";
+    const FUSED: bool = false;
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -164,9 +167,9 @@ pub trait Real: bytemuck::Pod + Default + Send + Sync + 'static {
     /// log(1+t) for t in [0, 1], see `exponential.rs`.
     #[doc(hidden)]
     fn ln_1p<S: Isa>(t: Lanes<Self, S>) -> Lanes<Self, S>;
-    /// sin x and cos x, see `exponential.rs`.
+    /// e^(iab), see `exponential.rs`.
     #[doc(hidden)]
-    fn sin_cos<S: Isa>(x: Lanes<Self, S>) -> [Lanes<Self, S>; 2];
+    fn turn<S: Isa>(a: &QuarterTurns<Self, S>, b: Lanes<Self, S>) -> Turn<Self, S>;
 }
 
 macro_rules! real {
@@ -179,19 +182,19 @@ macro_rules! pulp_names {
     (f32, $vector:ident, $mask:ident, $terms:literal) => {
         impl_real! { f32, $vector, $mask, $terms, splat_f32s, add_f32s, sub_f32s, mul_f32s, div_f32s,
         mul_add_e_f32s, abs_f32s, less_than_f32s, select_f32s, reduce_sum_f32s, partial_load_f32s,
-        partial_store_f32s, scale_f32, remainder_f32, exp2_f32, exp_f32, ln_1p_f32, sin_cos_f32 }
+        partial_store_f32s, scale_f32, remainder_f32, exp2_f32, exp_f32, ln_1p_f32, turn_f32 }
     };
     (f64, $vector:ident, $mask:ident, $terms:literal) => {
         impl_real! { f64, $vector, $mask, $terms, splat_f64s, add_f64s, sub_f64s, mul_f64s, div_f64s,
         mul_add_e_f64s, abs_f64s, less_than_f64s, select_f64s, reduce_sum_f64s, partial_load_f64s,
-        partial_store_f64s, scale_f64, remainder_f64, exp2_f64, exp_f64, ln_1p_f64, sin_cos_f64 }
+        partial_store_f64s, scale_f64, remainder_f64, exp2_f64, exp_f64, ln_1p_f64, turn_f64 }
     };
 }
 
 macro_rules! impl_real {
     ($real:ident, $vector:ident, $mask:ident, $terms:literal, $splat:ident, $add:ident, $sub:ident, $mul:ident,
      $div:ident, $mul_add:ident, $abs:ident, $less:ident, $select:ident, $sum:ident, $load:ident, $store:ident,
-     $scale:ident, $remainder:ident, $exp2:ident, $exp:ident, $ln_1p:ident, $sin_cos:ident) => {
+     $scale:ident, $remainder:ident, $exp2:ident, $exp:ident, $ln_1p:ident, $turn:ident) => {
         impl Real for $real {
             type Vector<S: Isa> = S::$vector;
             type Mask<S: Isa> = S::$mask;
@@ -278,8 +281,8 @@ macro_rules! impl_real {
                 exponential::$ln_1p(t)
             }
             #[inline(always)]
-            fn sin_cos<S: Isa>(x: Lanes<Self, S>) -> [Lanes<Self, S>; 2] {
-                exponential::$sin_cos(x)
+            fn turn<S: Isa>(a: &QuarterTurns<Self, S>, b: Lanes<Self, S>) -> Turn<Self, S> {
+                exponential::$turn(a, b)
             }
         }
     };
@@ -399,8 +402,17 @@ impl<R: Real, S: Isa> Neg for Lanes<R, S> {
     }
 }
 
+/// A real A, in the forms that its exponential wants.
+#[derive(Clone, Copy)]
+pub struct RealRate<R: Real, S: Isa> {
+    a: Lanes<R, S>,
+    /// In base 2, which spares operations in every frame.
+    binary: Lanes<R, S>,
+}
+
 impl<R: Real, S: Isa> Field for Lanes<R, S> {
     type Real = Self;
+    type Rate = RealRate<R, S>;
     const PHI_TERMS: usize = R::PHI_TERMS;
 
     #[inline(always)]
@@ -416,6 +428,10 @@ impl<R: Real, S: Isa> Field for Lanes<R, S> {
         self * real
     }
     #[inline(always)]
+    fn times_add(self, real: Self, term: Self) -> Self {
+        self.mul_add(real, term)
+    }
+    #[inline(always)]
     fn mul_add(self, factor: Self, term: Self) -> Self {
         Self::new(self.isa, R::mul_add(self.isa, self.vector, factor.vector, term.vector))
     }
@@ -424,25 +440,24 @@ impl<R: Real, S: Isa> Field for Lanes<R, S> {
         self.constant(1.0) / self
     }
     #[inline(always)]
-    fn over(self, divisor: Self) -> Self {
-        self / divisor
+    fn precise_inverse(self) -> Self {
+        self.inverse()
     }
     #[inline(always)]
-    fn exp(self) -> Self {
-        R::exp(self)
-    }
-    /// Only asked for where |z| ≥ 1: next to nothing cancels there.
-    #[inline(always)]
-    fn exp_m1(self) -> Self {
-        R::exp(self).plus(-1.0)
+    fn rate(self) -> RealRate<R, S> {
+        RealRate { a: self, binary: self.scale(std::f64::consts::LOG2_E) }
     }
     #[inline(always)]
-    fn rate(self) -> Self {
-        self.scale(std::f64::consts::LOG2_E)
+    fn decay(rate: &RealRate<R, S>, delta: Self) -> Self {
+        R::exp2_product(rate.binary, delta)
     }
     #[inline(always)]
-    fn decay(self, delta: Self) -> Self {
-        R::exp2_product(self, delta)
+    fn fine_decay(rate: &RealRate<R, S>, delta: Self) -> Self {
+        R::exp(rate.a * delta)
+    }
+    #[inline(always)]
+    fn less_one(decay: Self, _: &RealRate<R, S>, _: Self) -> Self {
+        decay.plus(-1.0)
     }
     #[inline(always)]
     fn within(self, radius: f64, inside: Self, outside: Self) -> Self {
@@ -477,6 +492,13 @@ fn sum_of_products<R: Real, S: Isa>(
     let sum = ab + cd;
     let of_cd = sum - ab;
     [sum, lost + ((ab - (sum - of_cd)) + (cd - of_cd))]
+}
+
+/// A complex A, in the forms that its exponential wants.
+#[derive(Clone, Copy)]
+pub struct ComplexRate<R: Real, S: Isa> {
+    re: Lanes<R, S>,
+    im: QuarterTurns<R, S>,
 }
 
 impl<R: Real, S: Isa> Add for ComplexLanes<R, S> {
@@ -520,6 +542,7 @@ impl<R: Real, S: Isa> Neg for ComplexLanes<R, S> {
 
 impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
     type Real = Lanes<R, S>;
+    type Rate = ComplexRate<R, S>;
     const PHI_TERMS: usize = R::PHI_TERMS;
 
     #[inline(always)]
@@ -539,6 +562,10 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
         self.times(self.re.constant(factor))
     }
     #[inline(always)]
+    fn times_add(self, real: Lanes<R, S>, term: Self) -> Self {
+        Self { re: self.re.mul_add(real, term.re), im: self.im.mul_add(real, term.im) }
+    }
+    #[inline(always)]
     fn mul_add(self, factor: Self, term: Self) -> Self {
         Self {
             re: self.re.mul_add(factor.re, (-self.im).mul_add(factor.im, term.re)),
@@ -551,49 +578,61 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
         Self { re: self.re * scale, im: -(self.im * scale) }
     }
     #[inline(always)]
-    fn over(self, divisor: Self) -> Self {
-        let [scale, scale_rest] = sum_of_products(divisor.re, divisor.re, divisor.im, divisor.im);
-        let quotient = |[sum, rest]: [Lanes<R, S>; 2]| {
-            let quotient = sum / scale;
-            let left = (-quotient).mul_add(scale, sum) + (rest - quotient * scale_rest);
-            quotient + left / scale
+    fn precise_inverse(self) -> Self {
+        let one = self.re.constant(1.0);
+        let [square, rest] = sum_of_products(self.re, self.re, self.im, self.im);
+        let quotient = |number: Lanes<R, S>| {
+            let quotient = number / square;
+            let left = (-quotient).mul_add(square, number) - quotient * rest;
+            left.mul_add(one / square, quotient)
         };
-        Self {
-            re: quotient(sum_of_products(self.re, divisor.re, self.im, divisor.im)),
-            im: quotient(sum_of_products(self.im, divisor.re, -self.re, divisor.im)),
-        }
+        Self { re: quotient(self.re), im: quotient(-self.im) }
     }
     #[inline(always)]
-    fn exp(self) -> Self {
-        let [sin, cos] = R::sin_cos(self.im);
-        let scale = R::exp(self.re);
+    fn rate(self) -> ComplexRate<R, S> {
+        ComplexRate { re: self.re, im: QuarterTurns::new(self.im) }
+    }
+    #[inline(always)]
+    fn decay(rate: &ComplexRate<R, S>, delta: Lanes<R, S>) -> Self {
+        let Turn { sin, cos, .. } = R::turn(&rate.im, delta);
+        let scale = R::exp(rate.re * delta);
         Self { re: scale * cos, im: scale * sin }
     }
-    /// e^(x+iy) − 1, whose real part cancels where eˣ cos y is near 1: there it is (eˣ−1) cos y − 2 sin²(y/2).
     #[inline(always)]
-    fn exp_m1(self) -> Self {
-        let [sin, cos] = R::sin_cos(self.im);
-        let [half, _] = R::sin_cos(self.im.scale(0.5));
-        let scale = R::exp(self.re);
-        let far = scale.mul_add(cos, cos.constant(-1.0));
-        let near = exponential::exp_m1(self.re).mul_add(cos, -(half * half).scale(2.0));
-        let re = Lanes::select(far.less(far.constant(-0.5)), far, near);
-        Self { re, im: scale * sin }
+    fn fine_decay(rate: &ComplexRate<R, S>, delta: Lanes<R, S>) -> Self {
+        Self::decay(rate, delta)
     }
+    /// Where e^x cos y is near 1 it would cancel: there it is (e^x − 1) cos y + (cos y − 1).
     #[inline(always)]
-    fn rate(self) -> Self {
-        self
+    fn less_one(decay: Self, rate: &ComplexRate<R, S>, delta: Lanes<R, S>) -> Self {
+        let Turn { cos, cos_less_one, .. } = R::turn(&rate.im, delta);
+        let far = decay.re.plus(-1.0);
+        let near = exponential::exp_m1(rate.re * delta).mul_add(cos, cos_less_one);
+        Self { re: Lanes::select(far.less(far.constant(-0.5)), far, near), im: decay.im }
     }
+    /// By a recurrence that takes two operations a coefficient, not four (Knuth, "The Art of Computer Programming" 2, 4.6.4, (3)).
     #[inline(always)]
-    fn decay(self, delta: Lanes<R, S>) -> Self {
-        self.times(delta).exp()
+    fn polynomial(self, coefficients: &[f64]) -> Self {
+        let &[lowest, ref between @ .., last, highest] = coefficients else {
+            unreachable!("polynomials have more coefficients");
+        };
+        let (twice, square) = (self.re + self.re, self.norm_squared());
+        let mut before = self.re.constant(highest);
+        let mut sum = before.mul_add(twice, self.re.constant(last));
+        for &coefficient in between.iter().rev() {
+            let next = sum.mul_add(twice, (-before).mul_add(square, sum.constant(coefficient)));
+            (before, sum) = (sum, next);
+        }
+        let re = sum.mul_add(self.re, (-before).mul_add(square, sum.constant(lowest)));
+        Self { re, im: sum * self.im }
     }
     #[inline(always)]
     fn within(self, radius: f64, inside: Self, outside: Self) -> Self {
         let mask = self.norm_squared().less(self.re.constant(radius * radius));
-        let [re, im] = [[inside.re, outside.re], [inside.im, outside.im]]
-            .map(|[inside, outside]| Lanes::select(mask, inside, outside));
-        Self { re, im }
+        Self {
+            re: Lanes::select(mask, inside.re, outside.re),
+            im: Lanes::select(mask, inside.im, outside.im),
+        }
     }
 }
 
