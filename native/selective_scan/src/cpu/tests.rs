@@ -153,6 +153,33 @@ fn gains_are_accurate_on_the_real_line() {
     on_every_isa!(isa => assert_worst::<_, Lanes<f32, _>>(isa, &z));
 }
 
+/// 1/A is had before Δ is known: neither may be so large or small that the other cannot make up for it.
+#[test]
+fn gains_are_right_of_rates_that_are_infinite_when_squared() {
+    struct Gain<F: VectorField>(F::Isa, [F::Element; 2], F::Element);
+
+    impl<F: VectorField> NullaryFnOnce for Gain<F> {
+        type Output = Vector<F>;
+
+        #[inline(always)]
+        fn call(self) -> Vector<F> {
+            let a = Prepared::new(F::broadcast(self.0, &self.1));
+            ZohExact::coefficients::<F>(Lanes::splat(self.0, self.2), &a).1.re().vector
+        }
+    }
+
+    fn check<S: Isa>(isa: S) {
+        for (re, delta) in [(-1e22f32, 3e-22f32), (-1e-22, 3e22), (-1e30, 3e-30), (-1e-30, 3e30)] {
+            let gain = isa.vectorize(Gain::<ComplexLanes<f32, S>>(isa, [re, 0.0], delta));
+            let gain = bytemuck::cast_slice::<_, f32>(&[gain])[0];
+            let expected = (re * delta).exp_m1() / re;
+            assert!((gain / expected - 1.0).abs() < 1e-6, "{}: {gain} for {expected}", S::NAME);
+        }
+    }
+
+    on_every_isa!(isa => check(isa));
+}
+
 #[test]
 fn gains_are_accurate_in_the_left_half_plane() {
     let z: Vec<f32> = magnitudes(400)

@@ -579,14 +579,20 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
     }
     #[inline(always)]
     fn precise_inverse(self) -> Self {
+        // By a power of two, so that nothing that is squared becomes infinite or zero.
         let one = self.re.constant(1.0);
-        let [square, rest] = sum_of_products(self.re, self.re, self.im, self.im);
+        let (re, im) = (self.re.abs(), self.im.abs());
+        let most = Lanes::select(re.less(im), im, re);
+        let small = Lanes::select(most.less(one.scale(1e-18)), one.scale(2f64.powi(64)), one);
+        let scale = Lanes::select(one.scale(1e18).less(most), one.scale(2f64.powi(-64)), small);
+        let scaled = self.times(scale);
+        let [square, rest] = sum_of_products(scaled.re, scaled.re, scaled.im, scaled.im);
         let quotient = |number: Lanes<R, S>| {
             let quotient = number / square;
             let left = (-quotient).mul_add(square, number) - quotient * rest;
             left.mul_add(one / square, quotient)
         };
-        Self { re: quotient(self.re), im: quotient(-self.im) }
+        Self { re: quotient(scaled.re), im: quotient(-scaled.im) }.times(scale)
     }
     #[inline(always)]
     fn rate(self) -> ComplexRate<R, S> {
