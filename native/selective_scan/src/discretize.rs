@@ -148,8 +148,8 @@ impl Discretization for Zoh {
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
-        let [one, zero] = [1.0, 0.0].map(|value| a.a.literal(value));
-        Partials { a: decay, slope: decay, g: F::from_real(delta), g_delta: one, g_a: zero }
+        let (g_delta, g_a) = (a.a.literal(1.0), a.a.literal(0.0));
+        Partials { a: decay, slope: decay, g: F::from_real(delta), g_delta, g_a }
     }
 }
 
@@ -202,18 +202,20 @@ impl<F: Field> Integrals<F> {
 }
 
 /// A method whose gain is made of the first three [`Integrals`].
-trait OfIntegrals {
+trait OfIntegrals: Copy + Default + Send + Sync + 'static {
     /// Where |z| is below these, g, ∂g/∂Δ and ∂g/∂A come from what is near zero.
     const NEAR: [f64; 3];
 
     /// The gain; of derivatives of the integrals, the derivative of the gain.
     fn gain<F: Field>(integrals: [F; 3]) -> F;
+}
 
+impl<M: OfIntegrals> Discretization for M {
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
         let decay = a.decay(delta);
         let Integrals { near: [n1, n2, n3, _], far } = Integrals::new(delta, a, decay);
-        (decay, a.a.times(delta).within(Self::NEAR[0], Self::gain([n1, n2, n3]), Self::gain(far)))
+        (decay, a.a.times(delta).within(M::NEAR[0], M::gain([n1, n2, n3]), M::gain(far)))
     }
 
     #[inline(always)]
@@ -225,15 +227,15 @@ trait OfIntegrals {
         let d3 = a.a.mul_add(d4, n4);
         let d2 = a.a.mul_add(d3, n3);
         let d1 = a.a.mul_add(d2, n2);
-        let far_delta = Self::gain([decay, f1, f2]);
-        let far_a = (far_delta.times(delta) - Self::gain([f1, f2.scale(2.0), f3.scale(3.0)])) * a.inverse;
-        let [of_g, of_g_delta, of_g_a] = Self::NEAR;
+        let far_delta = M::gain([decay, f1, f2]);
+        let far_a = (far_delta.times(delta) - M::gain([f1, f2.scale(2.0), f3.scale(3.0)])) * a.inverse;
+        let [of_g, of_g_delta, of_g_a] = M::NEAR;
         Partials {
             a: decay,
             slope: decay,
-            g: z.within(of_g, Self::gain([n1, n2, n3]), Self::gain([f1, f2, f3])),
-            g_delta: z.within(of_g_delta, Self::gain([decay, n1, n2]), far_delta),
-            g_a: z.within(of_g_a, Self::gain([d1, d2, d3]), far_a),
+            g: z.within(of_g, M::gain([n1, n2, n3]), M::gain([f1, f2, f3])),
+            g_delta: z.within(of_g_delta, M::gain([decay, n1, n2]), far_delta),
+            g_a: z.within(of_g_a, M::gain([d1, d2, d3]), far_a),
         }
     }
 }
@@ -251,18 +253,6 @@ macro_rules! of_integrals {
             #[inline(always)]
             fn gain<F: Field>($integrals: [F; 3]) -> F {
                 $gain
-            }
-        }
-
-        impl Discretization for $name {
-            #[inline(always)]
-            fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
-                <Self as OfIntegrals>::coefficients(delta, a)
-            }
-
-            #[inline(always)]
-            fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
-                <Self as OfIntegrals>::partials(delta, a, decay)
             }
         }
     };

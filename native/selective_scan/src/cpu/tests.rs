@@ -136,7 +136,7 @@ fn assert_worst<S: Isa, F: VectorField<Element = f32, Isa = S>>(isa: S, z: &[f32
     }
 }
 
-/// Zero, and both signs of 10⁻²⁰ to 300, densest near zero and at |z| = 2, where the formulas change.
+/// Zero, and both signs of 10⁻²⁰ to 300, densest near zero and at |z| = 2, among the places where the formulas change.
 fn magnitudes(count: usize) -> impl Iterator<Item = f64> {
     let near_two = (0..count).map(move |i| 2.0 + 1e-3 * (i as f64 / count as f64 - 0.5));
     (0..count)
