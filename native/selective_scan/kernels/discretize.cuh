@@ -10,8 +10,7 @@
 //   rk4        a = e^z           g = Δ(1 + z/2 + z²/6 + z³/24)
 // TAYLOR: g is its series in Δ cut after four terms, as models trained with the VisionMamba code have it.
 //
-// The closed forms lose everything near z = 0 and the series far from it, so they part at |z| = 2; in real f32, where
-// threads must not part, both are computed and polynomials reach less far.
+// The closed forms lose everything near z = 0 and the series far from it, so there are both.
 
 #define ZOH 0
 #define ZOH_EXACT 1
@@ -39,104 +38,107 @@ __device__ __forceinline__ State finite_rate(State a) {
 #endif
 }
 
-struct Phi {
-  State phi1, phi2, phi3;
+#if NEEDS_PHI
+// What the φ methods are made of: E_k = Δ^k φ_k(z), so that E_0 = e^z and
+//   A E_k = E_{k−1} − Δ^{k−1}/(k−1)!
+//   ∂E_k/∂Δ = E_{k−1}
+//   ∂E_k/∂A = ΔE_k − kE_{k+1} = (ΔE_{k−1} − kE_k)/A
+// from the recurrence of the φ functions (Hochbruck & Ostermann 2010, "Exponential integrators", section 2). Of two forms the first
+// loses nothing near z = 0, the second far from it, and 1/A does not change along a sequence.
+struct Integrals {
+  State e1, e2, e3, e4;
 };
 
-struct PhiDerivatives {
-  State phi1, phi2, phi3;
-};
-
-// φ4 = Σ z^k/(k + 4)!, with as many terms as |z| < 2 asks of the type.
-__device__ __forceinline__ State phi4_series(State z) {
-#if ELEMENT == 1
-  State sum = to_state(1.6117375710961184e-24);  // 1/24!
-  sum = sum * z + (Real)3.8681701706306841e-23;
-  sum = sum * z + (Real)8.8967913924505741e-22;
-  sum = sum * z + (Real)1.9572941063391263e-20;
-  sum = sum * z + (Real)4.1103176233121648e-19;
-  sum = sum * z + (Real)8.2206352466243295e-18;
-  sum = sum * z + (Real)1.5619206968586225e-16;
-  sum = sum * z + (Real)2.8114572543455206e-15;
-  sum = sum * z + (Real)4.7794773323873853e-14;
-  sum = sum * z + (Real)7.6471637318198164e-13;
-  sum = sum * z + (Real)1.1470745597729725e-11;
-  sum = sum * z + (Real)1.6059043836821613e-10;
-  sum = sum * z + (Real)2.0876756987868099e-09;
-  sum = sum * z + (Real)2.5052108385441720e-08;
-  sum = sum * z + (Real)2.7557319223985888e-07;
-  sum = sum * z + (Real)2.7557319223985893e-06;
-  sum = sum * z + (Real)2.4801587301587302e-05;
-#elif REAL_F32
-  // Minimax, relative error 1.0e-7.
-  State sum = 2.58225615e-8f;
-  sum = sum * z + 2.92631213e-7f;
-  sum = sum * z + 2.75621502e-6f;
-  sum = sum * z + 2.47590890e-5f;
-  sum = sum * z + 1.98407848e-4f;
-  sum = sum * z + 1.38892237e-3f;
-  sum = sum * z + 8.33333668e-3f;
-  return sum * z + 4.16666626e-2f;
+// The highest that is asked for, which near zero is a polynomial: of t = z·log2(e), which the exponential needs anyway, and minimax
+// in relative error (Lawson's iteration in f64), or a series as long as the type and |z| < 2 ask for.
+#if REAL_F32 && METHOD == ZOH_EXACT
+#define HIGHEST 2
+__device__ constexpr Real PHI[] = {0.5f,            0.115524732f,    0.020018803f,    0.00277440529f,
+                                   0.000320660765f, 3.25213223e-05f, 2.76828973e-06f};  // 8.5e-8
+#elif REAL_F32 && METHOD != HIGHORDER
+#define HIGHEST 3
+__device__ constexpr Real PHI[] = {0.166666672f,    0.0288812108f, 0.00400375715f, 0.000462337484f,
+                                   4.58070317e-05f, 4.089924e-06f, 3.0940771e-07f};  // 1.2e-7
 #else
-  State sum = to_state((Real)1.1470745597729725e-11);  // 1/14!
-  sum = sum * z + (Real)1.6059043836821613e-10;
-  sum = sum * z + (Real)2.0876756987868099e-09;
-  sum = sum * z + (Real)2.5052108385441720e-08;
-  sum = sum * z + (Real)2.7557319223985888e-07;
-  sum = sum * z + (Real)2.7557319223985893e-06;
-  sum = sum * z + (Real)2.4801587301587302e-05;
+#define HIGHEST 4
+#if REAL_F32
+__device__ constexpr Real PHI[] = {0.0416666679f,   0.00577624794f,  0.000667292508f, 6.60390069e-05f,
+                                   5.72554654e-06f, 4.56906577e-07f, 3.11094226e-08f};  // 1.6e-7
+#elif ELEMENT == 1
+__device__ constexpr Real PHI[] = {
+    4.1666666666666667e-02, 8.3333333333333333e-03, 1.3888888888888889e-03, 1.9841269841269841e-04, 2.4801587301587302e-05,
+    2.7557319223985893e-06, 2.7557319223985888e-07, 2.5052108385441720e-08, 2.0876756987868099e-09, 1.6059043836821613e-10,
+    1.1470745597729725e-11, 7.6471637318198164e-13, 4.7794773323873853e-14, 2.8114572543455206e-15, 1.5619206968586225e-16,
+    8.2206352466243295e-18, 4.1103176233121648e-19, 1.9572941063391263e-20, 8.8967913924505741e-22, 3.8681701706306841e-23,
+    1.6117375710961184e-24};  // 1/4! to 1/24!
+#else
+__device__ constexpr Real PHI[] = {4.16666667e-02f, 8.33333333e-03f, 1.38888889e-03f, 1.98412698e-04f,
+                                   2.48015873e-05f, 2.75573192e-06f, 2.75573192e-07f, 2.50521084e-08f,
+                                   2.08767570e-09f, 1.60590438e-10f, 1.14707456e-11f};  // 1/4! to 1/14!
 #endif
-#if !REAL_F32
-  sum = sum * z + (Real)1.9841269841269841e-04;
-  sum = sum * z + (Real)1.3888888888888889e-03;
-  sum = sum * z + (Real)8.3333333333333333e-03;
-  return sum * z + (Real)4.1666666666666667e-02;
+#endif
+
+// Whether z is where that holds. In real f32 it reaches so far that derivatives are exact to 2.3e-6 on both sides.
+__device__ __forceinline__ bool is_near(State A, Real delta) {
+#if REAL_F32
+  constexpr Real NEAR = METHOD == ZOH_EXACT ? 1.0f : METHOD == HIGHORDER ? 1.5f : 1.25f;
+  return fabsf(binary_exponent(A, delta)) < NEAR * 1.44269504f;
+#else
+  return squared_magnitude(A * delta) < (Real)4;
 #endif
 }
 
-// φ1, φ2, φ3 of z, whose exponential is e.
-__device__ __forceinline__ Phi phi(State z, State e) {
-  if (squared_magnitude(z) < (Real)4) {
-    State phi3 = z * phi4_series(z) + (Real)(1.0 / 6);
-    State phi2 = z * phi3 + (Real)0.5;
-    return {z * phi2 + (Real)1, phi2, phi3};
-  }
-  State inverse = reciprocal(z);
-  State phi1 = (e - (Real)1) * inverse, phi2 = (phi1 - (Real)1) * inverse;
-  return {phi1, phi2, (phi2 - (Real)0.5) * inverse};
+// Near zero, from the highest down.
+__device__ __forceinline__ Integrals integrals_near(State A, Real delta) {
+  const Real square = delta * delta;
+#if REAL_F32
+  const State highest = polynomial(binary_exponent(A, delta), PHI);
+#else
+  const State highest = polynomial(A * delta, PHI);
+#endif
+  Integrals of{};
+#if HIGHEST == 4
+  of.e4 = highest * (square * square);
+  of.e3 = A * of.e4 + square * delta * (Real)(1.0 / 6);
+#elif HIGHEST == 3
+  of.e3 = highest * (square * delta);
+#endif
+  of.e2 = HIGHEST == 2 ? highest * square : A * of.e3 + (Real)0.5 * square;
+  of.e1 = A * of.e2 + delta;
+  return of;
 }
 
-// The same with dφ/dz: φk′ = φk − kφ(k+1) where |z| < 2, else from one another.
-__device__ __forceinline__ Phi phi(State z, State e, PhiDerivatives& derivatives) {
-  const bool near = squared_magnitude(z) < (Real)4;
-  Phi p;
-  if (REAL_F32 || near) {
-    State phi4 = phi4_series(z);
-    p.phi3 = z * phi4 + (Real)(1.0 / 6);
-    p.phi2 = z * p.phi3 + (Real)0.5;
-    p.phi1 = z * p.phi2 + (Real)1;
-    derivatives = {p.phi1 - p.phi2, p.phi2 - (Real)2 * p.phi3, p.phi3 - (Real)3 * phi4};
-  }
-  if (REAL_F32 || !near) {
-    State inverse = reciprocal(z);
-    State phi1 = (e - (Real)1) * inverse, phi2 = (phi1 - (Real)1) * inverse, phi3 = (phi2 - (Real)0.5) * inverse;
-    State derivative1 = (e - phi1) * inverse, derivative2 = (derivative1 - phi2) * inverse;
-    State derivative3 = (derivative2 - phi3) * inverse;
-    if (!near) {
-      p = {phi1, phi2, phi3};
-      derivatives = {derivative1, derivative2, derivative3};
-    }
-  }
-  return p;
+// Far from zero, from the decay up; the last is not asked for.
+__device__ __forceinline__ Integrals integrals_far(State inverse, Real delta, State e) {
+  Integrals of{};
+  of.e1 = e * inverse - inverse;
+  of.e2 = (of.e1 - delta) * inverse;
+  of.e3 = (of.e2 - (Real)0.5 * delta * delta) * inverse;
+  return of;
 }
+
+// The gain that a method makes of E_1, E_2 and E_3; of their derivatives it makes its own.
+__device__ __forceinline__ State gain_of([[maybe_unused]] State first, [[maybe_unused]] State second,
+                                         [[maybe_unused]] State third) {
+#if METHOD == ZOH_EXACT
+  return first;
+#elif METHOD == FOH
+  return second;
+#elif METHOD == POLY
+  return first + (Real)0.5 * second;
+#else
+  return first + second + (Real)0.5 * third;
+#endif
+}
+#endif
 
 struct Coefficients {
   State a, g;
 };
 
-// Partial derivatives with respect to A and Δ.
+// Partial derivatives of a gain with respect to A and Δ.
 struct Partials {
-  State a_by_a, a_by_delta, g_by_a, g_by_delta;
+  State by_a, by_delta;
 };
 
 // Real bilinear: a = 2q − 1 and h ← q(2h + ΔBx) − h, no more operations than zoh's. Complex, where states that turn without
@@ -168,7 +170,7 @@ __device__ __forceinline__ Real scale_input(Real x, [[maybe_unused]] Real delta)
   return x * delta * delta;
 #elif METHOD == ZOH_EXACT && REAL_F32
   return (Real)0.5 * x;
-#elif NEEDS_PHI && REAL_F32
+#elif NEEDS_PHI
   return x;
 #else
   return x * delta;
@@ -251,6 +253,19 @@ __device__ __forceinline__ Real remaining_gain(const Rate& rate, Real delta, Rea
 __device__ __forceinline__ Real remaining_gain(Real A, Real delta, Real e) { return remaining_gain(rate_of(A), delta, e); }
 __device__ __forceinline__ Real a_of(const Rate& rate) { return rate.a; }
 #else
+#if NEEDS_PHI
+// What is made of A alone: it does not change along a sequence.
+struct Rate {
+  State a, inverse;
+};
+__device__ __forceinline__ Rate rate_of(State A) { return {A, precise_reciprocal(A)}; }
+__device__ __forceinline__ State a_of(const Rate& rate) { return rate.a; }
+
+__device__ __forceinline__ State remaining_gain(const Rate& rate, Real delta, State e) {
+  const Integrals of = is_near(rate.a, delta) ? integrals_near(rate.a, delta) : integrals_far(rate.inverse, delta, e);
+  return gain_of(of.e1, of.e2, of.e3);
+}
+#else
 typedef State Rate;
 __device__ __forceinline__ Rate rate_of(State A) { return A; }
 __device__ __forceinline__ State a_of(Rate rate) { return rate; }
@@ -267,45 +282,26 @@ __device__ __forceinline__ State remaining_gain(State A, Real delta, [[maybe_unu
 #endif
 #if METHOD == ZOH
   return to_state(1);
-#elif METHOD == ZOH_EXACT
-  return phi(z, e).phi1;
 #elif METHOD == FOH
-#if TAYLOR
   return ((z * (UNIT * UNIT * UNIT / 120) + UNIT * UNIT / 24) * z + UNIT / 6) * z + (Real)0.5;
-#else
-  return phi(z, e).phi2 * delta;
-#endif
 #elif METHOD == BILINEAR
   return twice_q(A, delta);
 #elif METHOD == POLY
-#if TAYLOR
   State second = (Real)0.5 * A + (Real)0.25;
   State third = (A * (Real)(1.0 / 6) + (Real)(1.0 / 12)) * A;
   State fourth = (A * (Real)(1.0 / 24) + (Real)(1.0 / 48)) * A * A;
   return ((fourth * delta + third) * delta + second) * delta + (Real)1;
-#else
-  Phi p = phi(z, e);
-  return p.phi1 + ((Real)0.5 * delta) * p.phi2;
-#endif
 #elif METHOD == HIGHORDER
-#if TAYLOR
   State second = (Real)0.5 * A + (Real)0.5;
   State third = (A * (Real)(1.0 / 6) + (Real)(1.0 / 6)) * A + (Real)(1.0 / 12);
   State fourth = ((A * (Real)(1.0 / 24) + (Real)(1.0 / 24)) * A + (Real)(1.0 / 48)) * A;
   return ((fourth * delta + third) * delta + second) * delta + (Real)1;
-#else
-  Phi p = phi(z, e);
-  return p.phi1 + delta * (p.phi2 + ((Real)0.5 * delta) * p.phi3);
-#endif
 #elif METHOD == RK4
   return ((z * (UNIT * UNIT * UNIT / 24) + UNIT * UNIT / 6) * z + UNIT / 2) * z + (Real)1;
 #endif
 }
 #endif
-
-__device__ __forceinline__ State gain(State A, Real delta, State e) {
-  return remaining_gain(A, delta, e) * scale_input((Real)1, delta);
-}
+#endif
 
 // A frame of a state whose input is scaled: g is what is left of the gain; where BY_TWICE_Q, a is 2q.
 __device__ __forceinline__ Coefficients discretize(const Rate& rate, Real delta) {
@@ -321,12 +317,19 @@ __device__ __forceinline__ Coefficients discretize(const Rate& rate, Real delta)
 #endif
 }
 
-// The state after such a frame, of an input that the gain has met, if there is any.
+// The state after such a frame, of an input that the gain has met, if there is any; and where the state before it is forgotten.
 __device__ __forceinline__ State advance(const Coefficients& k, State h, State input) {
 #if BY_TWICE_Q
   return k.a * (input + h) - h;
 #else
   return k.a * h + input;
+#endif
+}
+__device__ __forceinline__ State restart([[maybe_unused]] const Coefficients& k, State input) {
+#if BY_TWICE_Q
+  return k.a * input;
+#else
+  return input;
 #endif
 }
 
@@ -338,66 +341,78 @@ __device__ __forceinline__ State decay_of(const Coefficients& k) {
 #endif
 }
 
-__device__ __forceinline__ Coefficients discretize(State A, Real delta, Partials& partials) {
-  [[maybe_unused]] const State z = A * delta;
-  [[maybe_unused]] const Real delta2 = delta * delta;
+// The adjoint before a frame of that after it: conj(a)λ.
+__device__ __forceinline__ State carry(const Coefficients& k, State lambda) {
+#if BY_TWICE_Q
+  return k.a * lambda - lambda;
+#else
+  return conjugate(k.a) * lambda;
+#endif
+}
+
+// What the derivatives of the decay have in common: ∂a/∂A = Δ·slope and ∂a/∂Δ = A·slope.
+__device__ __forceinline__ State slope_of_decay(const Coefficients& k) {
 #if METHOD == BILINEAR
-  State q = (Real)0.5 * twice_q(A, delta);
-  State q2 = q * q;
-  partials = {q2 * delta, A * q2, q2 * ((Real)0.5 * delta2), q2};
-  return {decay(A, delta), q * delta};
+  return k.g * k.g * (Real)0.25;
 #else
-  State e = exp_product(A, delta);
-  partials.a_by_a = e * delta;
-  partials.a_by_delta = A * e;
-#if METHOD == ZOH
-  partials.g_by_a = to_state(0);
-  partials.g_by_delta = to_state(1);
-  return {e, to_state(delta)};
+  return k.a;
+#endif
+}
+
+#if METHOD != ZOH
+__device__ __forceinline__ Partials partials_of_gain(State A, Real delta, const Coefficients& k) {
+  [[maybe_unused]] const State z = A * delta;
+  [[maybe_unused]] const Real square = delta * delta;
+#if METHOD == BILINEAR
+  const State slope = slope_of_decay(k);
+  return {slope * ((Real)0.5 * square), slope};
 #elif NEEDS_PHI
-  PhiDerivatives d;
-  Phi p = phi(z, e, d);
+  const State gain = k.g * scale_input(1, delta);
+  const auto near = [&] {
+    const Integrals of = integrals_near(A, delta);
+    return Partials{gain * delta - gain_of(of.e2, (Real)2 * of.e3, (Real)3 * of.e4), gain_of(k.a, of.e1, of.e2)};
+  };
+  const auto far = [&] {
+    const State inverse = precise_reciprocal(A);
+    const Integrals of = integrals_far(inverse, delta, k.a);
+    const State by_delta = gain_of(k.a, of.e1, of.e2);
 #if METHOD == ZOH_EXACT
-  partials.g_by_a = d.phi1 * delta2;
-  partials.g_by_delta = e;
-  return {e, p.phi1 * delta};
+    const State weighted = gain;
 #elif METHOD == FOH
-  partials.g_by_a = d.phi2 * (delta2 * delta);
-  partials.g_by_delta = p.phi1 * delta;
-  return {e, p.phi2 * delta2};
-#elif METHOD == POLY
-  partials.g_by_a = (d.phi1 + ((Real)0.5 * delta) * d.phi2) * delta2;
-  partials.g_by_delta = e + p.phi1 * ((Real)0.5 * delta);
-  return {e, (p.phi1 + ((Real)0.5 * delta) * p.phi2) * delta};
+    const State weighted = (Real)2 * gain;
 #else
-  partials.g_by_a = (d.phi1 + delta * (d.phi2 + ((Real)0.5 * delta) * d.phi3)) * delta2;
-  partials.g_by_delta = e + delta * (p.phi1 + ((Real)0.5 * delta) * p.phi2);
-  return {e, (p.phi1 + delta * (p.phi2 + ((Real)0.5 * delta) * p.phi3)) * delta};
+    const State weighted = gain_of(of.e1, (Real)2 * of.e2, (Real)3 * of.e3);
+#endif
+    return Partials{(by_delta * delta - weighted) * inverse, by_delta};
+  };
+#if REAL_F32
+  // Threads must not part.
+  const Partials of_near = near(), of_far = far();
+  const bool is_far = !is_near(A, delta);
+  return {is_far ? of_far.by_a : of_near.by_a, is_far ? of_far.by_delta : of_near.by_delta};
+#else
+  return is_near(A, delta) ? near() : far();
 #endif
 #elif METHOD == FOH
-  partials.g_by_a = ((z * (Real)(1.0 / 40) + (Real)(1.0 / 12)) * z + (Real)(1.0 / 6)) * (delta2 * delta);
-  partials.g_by_delta = (((z * (Real)(1.0 / 24) + (Real)(1.0 / 6)) * z + (Real)0.5) * z + (Real)1) * delta;
-  return {e, gain(A, delta, e)};
+  return {((z * (Real)(1.0 / 40) + (Real)(1.0 / 12)) * z + (Real)(1.0 / 6)) * (square * delta),
+          (((z * (Real)(1.0 / 24) + (Real)(1.0 / 6)) * z + (Real)0.5) * z + (Real)1) * delta};
 #elif METHOD == POLY
   State third = A * (Real)(1.0 / 3) + (Real)(1.0 / 12);
   State fourth = (A * (Real)(1.0 / 8) + (Real)(1.0 / 24)) * A;
-  partials.g_by_a = ((fourth * delta + third) * delta + (Real)0.5) * delta2;
-  State cubic = (A * (Real)(1.0 / 6) + (Real)(1.0 / 12)) * A * A;
-  State square = (A * (Real)0.5 + (Real)0.25) * A;
-  partials.g_by_delta = ((cubic * delta + square) * delta + (A + (Real)0.5)) * delta + (Real)1;
-  return {e, gain(A, delta, e)};
+  State of_cube = (A * (Real)(1.0 / 6) + (Real)(1.0 / 12)) * A * A;
+  State of_square = (A * (Real)0.5 + (Real)0.25) * A;
+  return {((fourth * delta + third) * delta + (Real)0.5) * square,
+          ((of_cube * delta + of_square) * delta + (A + (Real)0.5)) * delta + (Real)1};
 #elif METHOD == HIGHORDER
   State third = A * (Real)(1.0 / 3) + (Real)(1.0 / 6);
   State fourth = (A * (Real)(1.0 / 8) + (Real)(1.0 / 12)) * A + (Real)(1.0 / 48);
-  partials.g_by_a = ((fourth * delta + third) * delta + (Real)0.5) * delta2;
-  State cubic = ((A * (Real)(1.0 / 6) + (Real)(1.0 / 6)) * A + (Real)(1.0 / 12)) * A;
-  State square = (A * (Real)0.5 + (Real)0.5) * A + (Real)0.25;
-  partials.g_by_delta = ((cubic * delta + square) * delta + (A + (Real)1)) * delta + (Real)1;
-  return {e, gain(A, delta, e)};
+  State of_cube = ((A * (Real)(1.0 / 6) + (Real)(1.0 / 6)) * A + (Real)(1.0 / 12)) * A;
+  State of_square = (A * (Real)0.5 + (Real)0.5) * A + (Real)0.25;
+  return {((fourth * delta + third) * delta + (Real)0.5) * square,
+          ((of_cube * delta + of_square) * delta + (A + (Real)1)) * delta + (Real)1};
 #else
-  partials.g_by_a = ((z * (Real)(1.0 / 8) + (Real)(1.0 / 3)) * z + (Real)0.5) * delta2;
-  partials.g_by_delta = ((z * (Real)(1.0 / 6) + (Real)0.5) * z + (Real)1) * z + (Real)1;
-  return {e, gain(A, delta, e)};
-#endif
+  return {((z * (Real)(1.0 / 8) + (Real)(1.0 / 3)) * z + (Real)0.5) * square,
+          ((z * (Real)(1.0 / 6) + (Real)0.5) * z + (Real)1) * z + (Real)1};
 #endif
 }
+#endif

@@ -51,15 +51,19 @@ struct Operand {
 __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p, const Operand<B_CONSTANT>& operand_b,
                                              const Operand<C_CONSTANT>& operand_c, const Real* kept, const Span& delta,
                                              const Span& x, const Span& dy, const Marks& marks, int first) {
-  State before[STATES], e[SPAN][STATES], h[SPAN][STATES];
+  Span input;
+#pragma unroll
+  for (int f = 0; f < SPAN; f++) input[f] = scale_input(x[f], delta[f]);
+  Coefficients k[SPAN][STATES];
+  State before[STATES], h[SPAN][STATES];
   load_lane(before, kept + p * 32 * LANE_WIDTH);
 #pragma unroll
   for (int f = 0; f < SPAN; f++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      e[f][s] = decay(thread.a[p][s], delta[f]);
-      const State in = input_of(thread.a[p][s], delta[f], e[f][s], operand_b.at(p, f, s), x[f]);
-      h[f][s] = marks.reset(first + f) ? in : e[f][s] * (f > 0 ? h[f - 1][s] : before[s]) + in;
+      k[f][s] = discretize(rate_of(thread.a[p][s]), delta[f]);
+      const State in = input_of(k[f][s], operand_b.at(p, f, s), input[f]);
+      h[f][s] = marks.reset(first + f) ? restart(k[f][s], in) : advance(k[f][s], f > 0 ? h[f - 1][s] : before[s], in);
     }
   }
 
@@ -82,34 +86,42 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
 #pragma unroll
   for (int f = SPAN - 1; f >= 0; f--) {
     const bool reset = marks.reset(first + f);
+    [[maybe_unused]] Real to_delta_by_x = 0;
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
       const State a = thread.a[p][s], b = operand_b.at(p, f, s), c = operand_c.at(p, f, s);
       const State lambda = conjugate(c) * dy[f] + thread.adjoint[p][s];
       const State previous = f > 0 ? h[f - 1][s] : before[s];
       operand_c.add(p, f, s, conjugate(h[f][s]) * dy[f]);
-      const State carried = conjugate(e[f][s]) * lambda;
-#if GAIN_IS_DELTA
-      // ∂a/∂A = Δa and ∂a/∂Δ = Aa share λ conj(a h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B).
-      const State through_decay = reset ? to_state(0) : carried * conjugate(previous);
-      const State of_b = lambda * x[f];
-      da[s] = through_decay * delta[f] + da[s];
-      const Real of_delta = real_part(through_decay * conjugate(a)), of_x = real_part(lambda * conjugate(b));
+      const State carried = carry(k[f][s], lambda);
+      // Both derivatives of the decay share λ conj(slope h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B) where the
+      // gain is Δ.
+#if METHOD == BILINEAR
+      const State of_slope = conjugate(slope_of_decay(k[f][s])) * lambda;
 #else
-      // Coefficients are had anew here: their derivatives would not find room in registers.
-      Partials partials;
-      const Coefficients k = discretize(a, delta[f], partials);
-      const State d_a = reset ? to_state(0) : lambda * conjugate(previous), d_g = lambda * conjugate(b * x[f]);
-      const State through_gain = lambda * conjugate(k.g), of_b = through_gain * x[f];
-      da[s] = d_a * conjugate(partials.a_by_a) + (d_g * conjugate(partials.g_by_a) + da[s]);
-      const Real of_delta = real_part(d_a * conjugate(partials.a_by_delta) + d_g * conjugate(partials.g_by_delta));
-      const Real of_x = real_part(through_gain * conjugate(b));
+      const State of_slope = carried;
+#endif
+      const State through_decay = reset ? to_state(0) : of_slope * conjugate(previous);
+      da[s] = through_decay * delta[f] + da[s];
+      const Real of_delta = real_part(through_decay * conjugate(a));
+#if GAIN_IS_DELTA
+      const State of_b = lambda * input[f];
+      const Real of_x = real_part(lambda * conjugate(b));
+#else
+      const Partials partials = partials_of_gain(a, delta[f], k[f][s]);
+      const State of_g = lambda * conjugate(b), of_in = lambda * conjugate(k[f][s].g), of_b = of_in * input[f];
+      const Real of_x = real_part(of_in * conjugate(b)), of_delta_by_x = real_part(of_g * conjugate(partials.by_delta));
+      da[s] = of_g * conjugate(partials.by_a) * x[f] + da[s];
+      to_delta_by_x = s > 0 ? to_delta_by_x + of_delta_by_x : of_delta_by_x;
 #endif
       operand_b.add(p, f, s, of_b);
       to_x[f] = s > 0 ? to_x[f] + of_x : of_x;
       to_delta[f] = s > 0 ? to_delta[f] + of_delta : of_delta;
       thread.adjoint[p][s] = reset ? to_state(0) : carried;
     }
+#if !GAIN_IS_DELTA
+    to_delta[f] = to_delta_by_x * x[f] + to_delta[f];
+#endif
   }
   store_lane(sums_of_da(thread) + p * 32 * LANE_WIDTH, da);
   own.x[p] = sum_of_own_frame(to_x, thread);
@@ -200,8 +212,8 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
     Real to_x = sums.x[p], to_delta = sums.delta[p];
 #if GAIN_IS_DELTA
     to_delta += x[p] * to_x;
-    to_x *= delta[p];
 #endif
+    to_x *= scale_input(1, delta[p]);
     to_delta *= slope_of(args, delta[p], dt.real(p), bias[p]);
 #if HAS_Z
     Real y = sums.y[p] * (output_weight(args));
@@ -363,7 +375,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
       asm volatile("" ::: "memory");
       Span delta, x, source;
       load_span(delta, thread.frames, k, p);
-      load_inputs(x, delta, thread.frames, k, p);
+      load_span(x, thread.frames + DISTANCE(x), k, p);
       load_span(source, thread.frames + DISTANCE(dy), 0, p);
       walk_channel(sums, thread, p, operand_b, operand_c, thread.states + k * SPAN_REALS, delta, x, source, marks, first);
       // Now, because the operands' loads above wait for stores, and would for these loads too. A branch around two loads, where

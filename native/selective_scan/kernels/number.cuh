@@ -101,9 +101,6 @@ __device__ __forceinline__ float binary_exponent(float a, float delta) { return 
 __device__ __forceinline__ float exp_product(float a, float delta) { return power_of_two(binary_exponent(a, delta)); }
 __device__ __forceinline__ double exp_product(double a, double delta) { return exp(a * delta); }
 
-__device__ __forceinline__ void sine_cosine(float x, float* s, float* c) { sincosf(x, s, c); }
-__device__ __forceinline__ void sine_cosine(double x, double* s, double* c) { sincos(x, s, c); }
-
 struct Complex {
   Real re, im;
 };
@@ -132,16 +129,88 @@ __device__ __forceinline__ Real squared_magnitude(Complex p) { return p.re * p.r
 __device__ __forceinline__ bool is_finite(Real p) { return p - p == (Real)0; }
 __device__ __forceinline__ bool is_finite(Complex p) { return is_finite(p.re) && is_finite(p.im); }
 
+// A polynomial with real coefficients, that of the lowest power first. Of a complex number by a recurrence that takes two
+// operations a coefficient, not four (Knuth, "The Art of Computer Programming" 2, 4.6.4, (3)).
+template <int COUNT>
+__device__ __forceinline__ Real polynomial(Real x, const Real (&coefficients)[COUNT]) {
+  Real sum = coefficients[COUNT - 1];
+#pragma unroll
+  for (int k = COUNT - 2; k >= 0; k--) sum = sum * x + coefficients[k];
+  return sum;
+}
+template <int COUNT>
+__device__ __forceinline__ Complex polynomial(Complex z, const Real (&coefficients)[COUNT]) {
+  const Real twice = z.re + z.re, square = squared_magnitude(z);
+  Real before = coefficients[COUNT - 1], sum = before * twice + coefficients[COUNT - 2];
+#pragma unroll
+  for (int k = COUNT - 3; k > 0; k--) {
+    const Real next = sum * twice + (coefficients[k] - before * square);
+    before = sum;
+    sum = next;
+  }
+  return {sum * z.re + (coefficients[0] - before * square), sum * z.im};
+}
+
 __device__ __forceinline__ Complex reciprocal(Complex p) {
   Real scale = reciprocal(squared_magnitude(p));
   return {p.re * scale, -p.im * scale};
 }
 
-__device__ __forceinline__ Complex exp_product(Complex a, Real delta) {
-  Real magnitude = exp_product(a.re, delta), s, c;
-  sine_cosine(a.im * delta, &s, &c);
-  return {magnitude * c, magnitude * s};
+// The same with nothing that is squared too large or too small.
+__device__ __forceinline__ double precise_reciprocal(double x) { return reciprocal(x); }
+__device__ __forceinline__ Complex precise_reciprocal(Complex p) {
+  const Real most = fmax(fabs(p.re), fabs(p.im)), inverse = precise_reciprocal(most);
+  return reciprocal(p * inverse) * inverse;
 }
+
+#if COMPLEX
+__device__ __forceinline__ float multiply_add(float x, float y, float z) { return __fmaf_rn(x, y, z); }
+__device__ __forceinline__ double multiply_add(double x, double y, double z) { return __fma_rn(x, y, z); }
+
+// x, turned over where a whole number is odd that stands in the lowest bits of `shifted`.
+__device__ __forceinline__ float turned_over(float x, float shifted) {
+  return __uint_as_float(__float_as_uint(x) ^ __float_as_uint(shifted) << 31);
+}
+__device__ __forceinline__ double turned_over(double x, double shifted) {
+  return __longlong_as_double(__double_as_longlong(x) ^ __double_as_longlong(shifted) << 63);
+}
+
+// e^(aΔ). The phase is had in half turns: Im(a)/π, which is kept in two parts, times Δ, less the nearest whole number. All of that
+// is exact until only what is left is rounded, so a phase is as good after many turns as before the first.
+__device__ __forceinline__ Complex exp_product(Complex a, Real delta) {
+  // 1/π and the rest of it; what makes a number whole when it is added; the half turns up to which that is enough; and sin(πr)/r
+  // and cos(πr) as minimax polynomials of r² for |r| ≤ 0.505, in f32 with each coefficient fitted to those that are rounded before
+  // it: a factor of a magnitude that is not 1 would grow with the frames.
+#if ELEMENT == 1
+  constexpr Real INVERSE_PI = 0.3183098861837907, REST = -1.9678676675182487e-17;
+  constexpr Real SHIFT = 6755399441055744.0, MOST = 70368744177664.0;
+  constexpr Real SINE[] = {3.1415926535897932375,   -5.1677127800499694512,  2.5501640398772861706,
+                           -0.59926452931845158116, 0.082145886564822924838, -0.0073704304309294425232,
+                           4.662994421397179769e-4, -2.1902530334763138659e-5, 7.6877200231873601246e-7};  // within 5e-19
+  constexpr Real COSINE[] = {1.0,                      -4.9348022005446758237,    4.05871212641641077,
+                             -1.3352627688404745625,   0.23533063007962006964,    -0.025806888284974559329,
+                             0.0019295540177233653812, -1.0456072598828510466e-4, 4.143472183653761602e-6};  // 6e-18
+#else
+  constexpr Real INVERSE_PI = 0.318309873f, REST = 1.28412766e-8f;
+  constexpr Real SHIFT = 12582912.0f, MOST = 131072.0f;
+  constexpr Real SINE[] = {3.1415925f, -5.1677022f, 2.54995799f, -0.597628713f, 0.0764445215f};  // within 8e-9
+  constexpr Real COSINE[] = {1.0f, -4.93480206f, 4.05870533f, -1.33516192f, 0.234688058f, -0.0239760354f};  // 2e-9
+#endif
+  const Real high = a.im * INVERSE_PI, low = a.im * REST + multiply_add(a.im, INVERSE_PI, -high);
+  Real shifted = multiply_add(high, delta, SHIFT), whole = shifted - SHIFT;
+  Real r = multiply_add(low, delta, multiply_add(high, delta, -whole));
+  if (!(fabs(whole) < MOST)) {
+    // Whole turns are left out first, of the product and of what it was rounded by.
+    const auto within_turn = [](Real halves) { return halves - (Real)2 * rint((Real)0.5 * halves); };
+    const Real product = high * delta, rest = multiply_add(low, delta, multiply_add(high, delta, -product));
+    const Real left = within_turn(product) + within_turn(rest);
+    shifted = left + SHIFT;
+    r = left - (shifted - SHIFT);
+  }
+  const Real square = r * r, magnitude = turned_over(exp_product(a.re, delta), shifted);
+  return {magnitude * polynomial(square, COSINE), magnitude * (r * polynomial(square, SINE))};
+}
+#endif
 
 #if COMPLEX
 typedef Complex State;

@@ -5,9 +5,9 @@
 #define SPAN 4
 #define PAIR 2
 #define SPANS (PART_FRAMES / SPAN)
-// Spans from that which is walked to that which is read. Two where states or adjoints are walked alone: that takes less time
-// than a span's way from memory, and what lies in the rows of one may still be read when the next is there.
-#define AHEAD (TILES > 1 || ADJOINTS_ALONE ? 2 : 1)
+// Spans from that which is walked to that which is read. Two where adjoints are walked alone, or states in few operations: that
+// takes less time than a span's way from memory. Two copies of more operations take as long again to compile.
+#define AHEAD ((TILES > 1 && REAL_F32 && !NEEDS_PHI) || ADJOINTS_ALONE ? 2 : 1)
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
 #define WARPS_EACH (WARPS / PARTS)

@@ -1,23 +1,18 @@
 // The states of a tile once more, forward, for the backward pass.
 
-// One frame of a thread's states: g·(B·x) of a channel.
-__device__ __forceinline__ State input_of([[maybe_unused]] State a, [[maybe_unused]] Real delta, [[maybe_unused]] State decay,
-                                          State b, Real x) {
-#if GAIN_IS_DELTA
-  return b * x;
+// What a frame brings to a state, as `advance` wants it; `input` is x, scaled.
+__device__ __forceinline__ State input_of([[maybe_unused]] const Coefficients& k, State b, Real input) {
+#if HAS_GAIN
+  return k.g * (b * input);
 #else
-  return gain(a, delta, decay) * (b * x);
+  return b * input;
 #endif
 }
 
-// What B is multiplied by where the gain is Δ: Δx, else x.
-__device__ __forceinline__ void load_inputs(Span& inputs, [[maybe_unused]] const Span& delta, const Real* frames, int k,
-                                            int p) {
+__device__ __forceinline__ void load_inputs(Span& inputs, const Span& delta, const Real* frames, int k, int p) {
   load_span(inputs, frames + DISTANCE(x), k, p);
-#if GAIN_IS_DELTA
 #pragma unroll
-  for (int f = 0; f < SPAN; f++) inputs[f] *= delta[f];
-#endif
+  for (int f = 0; f < SPAN; f++) inputs[f] = scale_input(inputs[f], delta[f]);
 }
 
 // What a walk reads first: it is on its way before the walk begins.
@@ -76,16 +71,16 @@ __device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, c
 #endif
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
-        const State a = thread.a[p][s], e = decay(a, delta[p][f]);
-        const State in = input_of(a, delta[p][f], e, b[s], input[p][f]);
-        h[p][s] = reset ? in : e * h[p][s] + in;
+        const Coefficients of = discretize(rate_of(thread.a[p][s]), delta[p][f]);
+        const State in = input_of(of, b[s], input[p][f]);
+        h[p][s] = reset ? restart(of, in) : advance(of, h[p][s], in);
       }
     }
   }
 }
 
 // Walks the states of a tile, and leaves the Δ and x of its frames in the rows of the warp. KEEP: keeps the states before each
-// span, and does not walk the last; else the rows of two spans serve all.
+// span, and does not walk the last; else the rows of as many spans as are read ahead serve all.
 template <bool KEEP>
 __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& args, const Sequence& sequence,
                                             const Thread& thread, PairStates& h, First incoming, const Marks& marks) {
@@ -120,6 +115,7 @@ __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& a
       if (!KEEP || k + 1 < spans) {
         walk_span(thread, h, marks, k, frames, ahead, row + ahead * (SPAN * ORDERS * SLOT_WIDTH));
       }
+      if constexpr (!KEEP && AHEAD == 1) __syncwarp();  // all have read the rows, which the next span takes
     }
     if constexpr (KEEP) {
       frames += AHEAD * FRAMES_REALS;
