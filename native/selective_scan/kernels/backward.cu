@@ -145,9 +145,13 @@ __device__ __forceinline__ void begin_block(Thread& thread, Shared& shared, cons
   [[maybe_unused]] Warp& warp = shared.warps[thread.warp];
   const int count = states_here(args);
 #if !SUMMARY
+#if DA_IN_REGISTERS
+  clear(thread.da);
+#else
   PairStates none;
   clear(none);
   save(sums_of_da(thread), none);
+#endif
 #if B_CONSTANT
   clear(thread.db);
 #endif
@@ -302,6 +306,15 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
 #include "parts.cuh"
 #endif
 
+// Where a warp's sums of dA lie when its block ends.
+__device__ __forceinline__ const Real* sums_of_da(const Warp& warp) {
+#if DA_IN_REGISTERS
+  return warp.spans[0];
+#else
+  return warp.da;
+#endif
+}
+
 // What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has left its sums there.
 __device__ __forceinline__ void end_block(const Thread& thread, const Shared& shared, const Arguments& args, const Course& course,
                                           bool accumulate) {
@@ -330,10 +343,10 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
   for (int p = 0; p < PAIR; p++) {
     const int own = (p * 32 + thread.place) * LANE_WIDTH;
     State da[STATES], more[STATES];
-    load_lane(da, shared.warps[thread.warp].da + own);
+    load_lane(da, sums_of_da(shared.warps[thread.warp]) + own);
 #pragma unroll
     for (int part = 1; part < PARTS; part++) {
-      load_lane(more, shared.warps[thread.warp + part * WARPS_EACH].da + own);
+      load_lane(more, sums_of_da(shared.warps[thread.warp + part * WARPS_EACH]) + own);
 #pragma unroll
       for (int s = 0; s < STATES; s++) da[s] = da[s] + more[s];
     }
@@ -476,6 +489,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   }
   sum_warps(shared, args);
   find_thread_anew(thread, shared, course.place);
+#if DA_IN_REGISTERS
+  __syncthreads();  // the first spans have been summed
+  save(sums_of_da(thread), thread.da);
+  if (PARTS > 1) __syncthreads();
+#endif
   end_block(thread, shared, args, course, args.sums_go_on && course.end < course.segment_end);
 }
 #endif

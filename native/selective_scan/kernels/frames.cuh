@@ -193,7 +193,13 @@ __device__ __forceinline__ void restore(PairStates& h, const Real* from) {
   for (int p = 0; p < PAIR; p++) load_lane(h[p], from + p * 32 * LANE_WIDTH);
 }
 
-__device__ __forceinline__ Real* sums_of_da(const Thread& thread) { return thread.states + (DISTANCE(da) - DISTANCE(spans)); }
+__device__ __forceinline__ Real* sums_of_da(const Thread& thread) {
+#if DA_IN_REGISTERS
+  return thread.states;
+#else
+  return thread.states + (DISTANCE(da) - DISTANCE(spans));
+#endif
+}
 
 #if TILES > 1
 __device__ __forceinline__ Real* states_before(const Thread& thread, int tile) {

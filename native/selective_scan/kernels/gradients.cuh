@@ -81,8 +81,12 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
 #endif
 
   Real to_x[SPAN], to_delta[SPAN];
+#if DA_IN_REGISTERS
+  State(&da)[STATES] = thread.da[p];
+#else
   State da[STATES];
   load_lane(da, sums_of_da(thread) + p * 32 * LANE_WIDTH);
+#endif
 #pragma unroll
   for (int f = SPAN - 1; f >= 0; f--) {
     const bool reset = marks.reset(first + f);
@@ -123,7 +127,9 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
     to_delta[f] = to_delta_by_x * x[f] + to_delta[f];
 #endif
   }
+#if !DA_IN_REGISTERS
   store_lane(sums_of_da(thread) + p * 32 * LANE_WIDTH, da);
+#endif
   own.x[p] = sum_of_own_frame(to_x, thread);
   own.delta[p] = sum_of_own_frame(to_delta, thread);
 }

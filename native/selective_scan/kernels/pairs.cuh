@@ -19,6 +19,9 @@
 #define START_REALS (PAIR * 32 * LANE_WIDTH)
 #define SUM_REALS (2 * SPAN * SLOT_WIDTH)
 #define SPAN_REALS (START_REALS > SUM_REALS ? START_REALS : SUM_REALS)
+// Whether a thread has its sums of dA in registers, for which elements of 16 bits leave room. Shared memory then has them at the
+// end of the block alone, where the first span was.
+#define DA_IN_REGISTERS (ELEMENT > 1 && !COMPLEX && METHOD == ZOH && TILE_B && TILE_C)
 
 static_assert(CHANNELS == WARPS_EACH * CHANNELS_EACH, "warps have equally many channels");
 static_assert(PART_FRAMES % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
@@ -38,7 +41,9 @@ struct Warp {
   alignas(16) Frames x[SPANS];
   // The states before each span, [pair][thread]; when it has been walked back, its dB and dC, [b, c][frame][slot].
   alignas(16) Real spans[SPANS][SPAN_REALS];
+#if !DA_IN_REGISTERS
   alignas(16) Real da[START_REALS];  // a thread's sums of dA over time: the walk needs the registers
+#endif
   // Of the frame that a thread owns: the gradient of y before the gate, and what that of z is y times.
 #if HAS_D
   alignas(16) Real dy_before_gate[32][PAIR];
@@ -150,6 +155,9 @@ struct Thread {
 #endif
 #endif
 #if !SUMMARY
+#if DA_IN_REGISTERS
+  PairStates da;
+#endif
 #if B_CONSTANT
   PairStates b, db;
 #endif

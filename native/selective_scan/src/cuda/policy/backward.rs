@@ -170,6 +170,12 @@ fn inputs(problem: &Problem) -> usize {
     sequences * problem.element.size()
 }
 
+/// Whether threads of scan_backward have their sums of dA in registers (DA_IN_REGISTERS in pairs.cuh).
+fn keeps_da_in_registers(problem: &Problem) -> bool {
+    let is_short = problem.element.size() == 2;
+    is_short && !problem.complex && problem.method == Method::Zoh && varying(problem) == 2
+}
+
 /// Shared memory of scan_backward, for chunks of so many tiles.
 pub(super) fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let lane = layout.states * problem.components();
@@ -182,7 +188,8 @@ pub(super) fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -
     // The states before the tiles of a chunk but the last, and, of many, the first.
     let kept = if tiles > 3 { tiles - 2 } else { tiles - 1 };
     let frames = (2 * part + sources) * channels;
-    let spans = part / SPAN * starts.max(2 * SPAN * slots) + starts + ends;
+    let da = if keeps_da_in_registers(problem) { 0 } else { starts };
+    let spans = part / SPAN * starts.max(2 * SPAN * slots) + da + ends;
     let of_channels = (usize::from(problem.d) + usize::from(problem.dt_bias)) * channels;
     let own =
         (2 * usize::from(problem.d) + usize::from(problem.z) + usize::from(problem.dt_bias)) * 32 * PAIR;
