@@ -20,8 +20,8 @@
 #define HIGHORDER 5
 #define RK4 6
 
-// zoh's gain is Δ for every state: loops take it out of their sums.
-#define GAIN_IS_DELTA (METHOD == ZOH)
+// Methods whose gain is Δψ(z): of A they know by z alone, and of Δ besides by the input, which has it as a factor.
+#define GAIN_BY_Z (METHOD == ZOH || METHOD == BILINEAR || METHOD == RK4)
 // Over a chunk, a product of decays is exp(A ΣΔ). Not so where complex: the error of ΣΔ, times |Im A|, would turn the
 // phase, so there the product itself is taken.
 #define DECAY_BY_SUM (METHOD != BILINEAR && !COMPLEX)
@@ -266,24 +266,26 @@ __device__ __forceinline__ State remaining_gain(const Rate& rate, Real delta, St
   return gain_of(of.e1, of.e2, of.e3);
 }
 #else
+// z in units that the exponential needs anyway.
+#if REAL_F32
+#define Z_UNIT 0.69314718f
+__device__ __forceinline__ Real z_in_units(Real A, Real delta) { return binary_exponent(A, delta); }
+#else
+#define Z_UNIT ((Real)1)
+__device__ __forceinline__ State z_in_units(State A, Real delta) { return A * delta; }
+#endif
+
 typedef State Rate;
 __device__ __forceinline__ Rate rate_of(State A) { return A; }
 __device__ __forceinline__ State a_of(Rate rate) { return rate; }
 
 // What is left of the gain of a method whose exponential is already known.
 __device__ __forceinline__ State remaining_gain(State A, Real delta, [[maybe_unused]] State e) {
-#if REAL_F32
-  // In units that the exponential needs anyway.
-  [[maybe_unused]] const Real z = binary_exponent(A, delta);
-  [[maybe_unused]] constexpr Real UNIT = 0.69314718f;
-#else
-  [[maybe_unused]] const State z = A * delta;
-  [[maybe_unused]] constexpr Real UNIT = 1;
-#endif
+  [[maybe_unused]] const State z = z_in_units(A, delta);
 #if METHOD == ZOH
   return to_state(1);
 #elif METHOD == FOH
-  return ((z * (UNIT * UNIT * UNIT / 120) + UNIT * UNIT / 24) * z + UNIT / 6) * z + (Real)0.5;
+  return ((z * (Z_UNIT * Z_UNIT * Z_UNIT / 120) + Z_UNIT * Z_UNIT / 24) * z + Z_UNIT / 6) * z + (Real)0.5;
 #elif METHOD == BILINEAR
   return twice_q(A, delta);
 #elif METHOD == POLY
@@ -297,7 +299,7 @@ __device__ __forceinline__ State remaining_gain(State A, Real delta, [[maybe_unu
   State fourth = ((A * (Real)(1.0 / 24) + (Real)(1.0 / 24)) * A + (Real)(1.0 / 48)) * A;
   return ((fourth * delta + third) * delta + second) * delta + (Real)1;
 #elif METHOD == RK4
-  return ((z * (UNIT * UNIT * UNIT / 24) + UNIT * UNIT / 6) * z + UNIT / 2) * z + (Real)1;
+  return ((z * (Z_UNIT * Z_UNIT * Z_UNIT / 24) + Z_UNIT * Z_UNIT / 6) * z + Z_UNIT / 2) * z + (Real)1;
 #endif
 }
 #endif
@@ -350,23 +352,41 @@ __device__ __forceinline__ State carry(const Coefficients& k, State lambda) {
 #endif
 }
 
-// What the derivatives of the decay have in common: ∂a/∂A = Δ·slope and ∂a/∂Δ = A·slope.
-__device__ __forceinline__ State slope_of_decay(const Coefficients& k) {
-#if METHOD == BILINEAR
-  return k.g * k.g * (Real)0.25;
+// The gradient of a scaled input, but for B: conj(g)λ.
+__device__ __forceinline__ State adjoint_of_input([[maybe_unused]] const Coefficients& k, State lambda) {
+#if METHOD == ZOH
+  return lambda;
 #else
-  return k.a;
+  return lambda * conjugate(k.g);
 #endif
 }
 
-#if METHOD != ZOH
+#if GAIN_BY_Z
+// The gradient of z is that share of what adjoint_of_z returns.
+#define SHARE_OF_Z ((Real)(METHOD == BILINEAR ? 0.25 : 1))
+
+// Of a frame whose adjoint is λ, with the state before it, which a reset forgets, and Bx, scaled.
+__device__ __forceinline__ State adjoint_of_z([[maybe_unused]] const Rate& rate, [[maybe_unused]] Real delta, const Coefficients& k,
+                                              State lambda, State before, [[maybe_unused]] State input, bool reset) {
+#if METHOD == BILINEAR
+  // h = 2q(h_{i−1} + ½ΔBx) − h_{i−1}, and ∂2q/∂z = (2q)²/4.
+  return adjoint_of_input(k, lambda) * conjugate(k.g * (reset ? input : input + before));
+#else
+  const State of_decay = reset ? to_state(0) : carry(k, lambda) * conjugate(before);
+#if METHOD == RK4
+  const State z = z_in_units(rate, delta);
+  const State slope = (z * (Z_UNIT * Z_UNIT / 8) + Z_UNIT / 3) * z + (Real)0.5;
+  return lambda * conjugate(slope * input) + of_decay;
+#else
+  return of_decay;
+#endif
+#endif
+}
+#else
 __device__ __forceinline__ Partials partials_of_gain(State A, Real delta, const Coefficients& k) {
   [[maybe_unused]] const State z = A * delta;
   [[maybe_unused]] const Real square = delta * delta;
-#if METHOD == BILINEAR
-  const State slope = slope_of_decay(k);
-  return {slope * ((Real)0.5 * square), slope};
-#elif NEEDS_PHI
+#if NEEDS_PHI
   const State gain = k.g * scale_input(1, delta);
   const auto near = [&] {
     const Integrals of = integrals_near(A, delta);
@@ -403,16 +423,13 @@ __device__ __forceinline__ Partials partials_of_gain(State A, Real delta, const 
   State of_square = (A * (Real)0.5 + (Real)0.25) * A;
   return {((fourth * delta + third) * delta + (Real)0.5) * square,
           ((of_cube * delta + of_square) * delta + (A + (Real)0.5)) * delta + (Real)1};
-#elif METHOD == HIGHORDER
+#else
   State third = A * (Real)(1.0 / 3) + (Real)(1.0 / 6);
   State fourth = (A * (Real)(1.0 / 8) + (Real)(1.0 / 12)) * A + (Real)(1.0 / 48);
   State of_cube = ((A * (Real)(1.0 / 6) + (Real)(1.0 / 6)) * A + (Real)(1.0 / 12)) * A;
   State of_square = (A * (Real)0.5 + (Real)0.5) * A + (Real)0.25;
   return {((fourth * delta + third) * delta + (Real)0.5) * square,
           ((of_cube * delta + of_square) * delta + (A + (Real)1)) * delta + (Real)1};
-#else
-  return {((z * (Real)(1.0 / 8) + (Real)(1.0 / 3)) * z + (Real)0.5) * square,
-          ((z * (Real)(1.0 / 6) + (Real)0.5) * z + (Real)1) * z + (Real)1};
 #endif
 }
 #endif

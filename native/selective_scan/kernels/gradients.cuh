@@ -97,24 +97,19 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
       const State lambda = conjugate(c) * dy[f] + thread.adjoint[p][s];
       const State previous = f > 0 ? h[f - 1][s] : before[s];
       operand_c.add(p, f, s, conjugate(h[f][s]) * dy[f]);
-      const State carried = carry(k[f][s], lambda);
-      // Both derivatives of the decay share λ conj(slope h_{i−1}); dx and the gain's part of dΔ share Re Σ λ conj(B) where the
-      // gain is Δ.
-#if METHOD == BILINEAR
-      const State of_slope = conjugate(slope_of_decay(k[f][s])) * lambda;
+      const State carried = carry(k[f][s], lambda), of_in = adjoint_of_input(k[f][s], lambda), of_b = of_in * input[f];
+      const Real of_x = real_part(of_in * conjugate(b));
+#if GAIN_BY_Z
+      const State of_z = adjoint_of_z(a, delta[f], k[f][s], lambda, previous, b * input[f], reset);
+      const Real of_delta = real_part(of_z * conjugate(SHARE_OF_Z * a));
+      da[s] = of_z * (SHARE_OF_Z * delta[f]) + da[s];
 #else
-      const State of_slope = carried;
-#endif
-      const State through_decay = reset ? to_state(0) : of_slope * conjugate(previous);
-      da[s] = through_decay * delta[f] + da[s];
-      const Real of_delta = real_part(through_decay * conjugate(a));
-#if GAIN_IS_DELTA
-      const State of_b = lambda * input[f];
-      const Real of_x = real_part(lambda * conjugate(b));
-#else
+      // Both derivatives of the decay share λ conj(a h_{i−1}).
+      const State of_decay = reset ? to_state(0) : carried * conjugate(previous);
       const Partials partials = partials_of_gain(a, delta[f], k[f][s]);
-      const State of_g = lambda * conjugate(b), of_in = lambda * conjugate(k[f][s].g), of_b = of_in * input[f];
-      const Real of_x = real_part(of_in * conjugate(b)), of_delta_by_x = real_part(of_g * conjugate(partials.by_delta));
+      const State of_g = lambda * conjugate(b);
+      const Real of_delta = real_part(of_decay * conjugate(a)), of_delta_by_x = real_part(of_g * conjugate(partials.by_delta));
+      da[s] = of_decay * delta[f] + da[s];
       da[s] = of_g * conjugate(partials.by_a) * x[f] + da[s];
       to_delta_by_x = s > 0 ? to_delta_by_x + of_delta_by_x : of_delta_by_x;
 #endif
@@ -123,7 +118,7 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
       to_delta[f] = s > 0 ? to_delta[f] + of_delta : of_delta;
       thread.adjoint[p][s] = reset ? to_state(0) : carried;
     }
-#if !GAIN_IS_DELTA
+#if !GAIN_BY_Z
     to_delta[f] = to_delta_by_x * x[f] + to_delta[f];
 #endif
   }
@@ -216,8 +211,8 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     Real to_x = sums.x[p], to_delta = sums.delta[p];
-#if GAIN_IS_DELTA
-    to_delta += x[p] * to_x;
+#if GAIN_BY_Z
+    to_delta += scale_input(x[p], 1) * to_x;
 #endif
     to_x *= scale_input(1, delta[p]);
     to_delta *= slope_of(args, delta[p], dt.real(p), bias[p]);
