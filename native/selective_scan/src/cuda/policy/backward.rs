@@ -467,9 +467,16 @@ fn frame_clocks(problem: &Problem, layout: &Layout) -> (f64, f64) {
     (latency, issue)
 }
 
-/// Whether the walk back takes nearly all registers that a thread can have: of four states that are not plain.
+/// Whether a lane walks four states back in as many registers as zoh: a state is a word, and nothing is kept of a frame but its
+/// decay. (Packed rows of bilinear would spill some.)
+pub(super) fn is_light_walk_back(problem: &Problem) -> bool {
+    let light = problem.method == Method::Zoh || (problem.method == Method::Bilinear && !problem.seq_idx);
+    state_words(problem) == 1 && light
+}
+
+/// Whether the walk back takes nearly all registers that a thread can have.
 pub(super) fn is_heavy_walk_back(problem: &Problem, layout: &Layout) -> bool {
-    layout.states == 4 && !is_plain(problem)
+    layout.states == 4 && !is_light_walk_back(problem)
 }
 
 /// Whether a lane has registers for a heavy walk.
@@ -494,7 +501,7 @@ fn backward_states(problem: &Problem, lanes: usize) -> usize {
 
 /// Lanes that the walk back may have, the fewest first.
 fn lanes_of(problem: &Problem) -> &'static [usize] {
-    match is_plain(problem) {
+    match is_light_walk_back(problem) {
         // Fewer lanes would keep fewer states, but chunks are as long for all.
         true if problem.seq >= BOUNDED_FROM && problem.state.min(slots_of_pass(problem)) > 16 => &[8, 16],
         true => &[4, 8, 16],

@@ -1,7 +1,8 @@
 //! What the kernels of a plan are compiled for.
 
 use super::backward::{
-    BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back, summary_bytes,
+    BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back, is_light_walk_back,
+    summary_bytes,
 };
 use super::forward::{CHANNELS_FOR_TIME_LANES, finds_marks, forward_bytes};
 use super::{
@@ -28,7 +29,7 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
         Program::Backward if layout.parts > 1 => layout.warps * 32,
         // Rows in one tile: their shared memory leaves no room for more.
         Program::Backward if layout.tile > BACKWARD_TILE => 256,
-        Program::Backward if layout.states * state_words(problem) > 2 && !is_plain(problem) => 256,
+        Program::Backward if layout.states * state_words(problem) > 2 && !is_light_walk_back(problem) => 256,
         Program::Backward => 384,
         // A multiprocessor has no more channels than these.
         _ if layout.time_lanes > 1 => CHANNELS_FOR_TIME_LANES * 32,
