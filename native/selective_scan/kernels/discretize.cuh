@@ -88,22 +88,27 @@ __device__ __forceinline__ bool is_near(State A, Real delta) {
 #endif
 }
 
-// Near zero, from the highest down.
-__device__ __forceinline__ Integrals integrals_near(State A, Real delta) {
-  const Real square = delta * delta;
+// That highest one near zero, and those below it.
+__device__ __forceinline__ State highest_near(State A, Real delta) {
 #if REAL_F32
-  const State highest = polynomial(binary_exponent(A, delta), PHI);
+  const State phi = polynomial(binary_exponent(A, delta), PHI);
 #else
-  const State highest = polynomial(A * delta, PHI);
+  const State phi = polynomial(A * delta, PHI);
 #endif
+  const Real square = delta * delta;
+  return phi * (HIGHEST == 4 ? square * square : HIGHEST == 3 ? square * delta : square);
+}
+
+__device__ __forceinline__ Integrals integrals_near(State A, Real delta, State highest) {
+  const Real square = delta * delta;
   Integrals of{};
 #if HIGHEST == 4
-  of.e4 = highest * (square * square);
+  of.e4 = highest;
   of.e3 = A * of.e4 + square * delta * (Real)(1.0 / 6);
 #elif HIGHEST == 3
-  of.e3 = highest * (square * delta);
+  of.e3 = highest;
 #endif
-  of.e2 = HIGHEST == 2 ? highest * square : A * of.e3 + (Real)0.5 * square;
+  of.e2 = HIGHEST == 2 ? highest : A * of.e3 + (Real)0.5 * square;
   of.e1 = A * of.e2 + delta;
   return of;
 }
@@ -130,11 +135,29 @@ __device__ __forceinline__ State gain_of([[maybe_unused]] State first, [[maybe_u
   return first + second + (Real)0.5 * third;
 #endif
 }
+
+__device__ __forceinline__ State gain_near(State A, Real delta, State highest) {
+  const Integrals of = integrals_near(A, delta, highest);
+  return gain_of(of.e1, of.e2, of.e3);
+}
+__device__ __forceinline__ State gain_far(State inverse, Real delta, State e) {
+  const Integrals of = integrals_far(inverse, delta, e);
+  return gain_of(of.e1, of.e2, of.e3);
+}
 #endif
 
 struct Coefficients {
   State a, g;
 };
+
+// What the walk back keeps of a frame: of φ methods the whole gain, and the highest integral near zero, which its derivatives need.
+#if NEEDS_PHI
+struct KeptCoefficients : Coefficients {
+  State highest;
+};
+#else
+typedef Coefficients KeptCoefficients;
+#endif
 
 // Partial derivatives of a gain with respect to A and Δ.
 struct Partials {
@@ -262,8 +285,8 @@ __device__ __forceinline__ Rate rate_of(State A) { return {A, precise_reciprocal
 __device__ __forceinline__ State a_of(const Rate& rate) { return rate.a; }
 
 __device__ __forceinline__ State remaining_gain(const Rate& rate, Real delta, State e) {
-  const Integrals of = is_near(rate.a, delta) ? integrals_near(rate.a, delta) : integrals_far(rate.inverse, delta, e);
-  return gain_of(of.e1, of.e2, of.e3);
+  if (!is_near(rate.a, delta)) return gain_far(rate.inverse, delta, e);
+  return gain_near(rate.a, delta, highest_near(rate.a, delta));
 }
 #else
 // z in units that the exponential needs anyway.
@@ -318,6 +341,25 @@ __device__ __forceinline__ Coefficients discretize(const Rate& rate, Real delta)
   return {e, remaining_gain(rate, delta, e)};
 #endif
 }
+
+// The same for the walk back.
+__device__ __forceinline__ KeptCoefficients discretize_to_keep(State A, Real delta) {
+#if NEEDS_PHI
+  const State e = exp_product(A, delta), inverse = precise_reciprocal(A);
+  const bool is_far = !is_near(A, delta);
+#if REAL_F32
+  // Threads must not part.
+  const State highest = highest_near(A, delta), far = gain_far(inverse, delta, e), near = gain_near(A, delta, highest);
+  return {{e, is_far ? far : near}, highest};
+#else
+  const State highest = is_far ? to_state(0) : highest_near(A, delta);
+  return {{e, is_far ? gain_far(inverse, delta, e) : gain_near(A, delta, highest)}, highest};
+#endif
+#else
+  return discretize(rate_of(A), delta);
+#endif
+}
+__device__ __forceinline__ Real scale_kept_input(Real x, Real delta) { return NEEDS_PHI ? x : scale_input(x, delta); }
 
 // The state after such a frame, of an input that the gain has met, if there is any; and where the state before it is forgotten.
 __device__ __forceinline__ State advance(const Coefficients& k, State h, State input) {
@@ -383,23 +425,22 @@ __device__ __forceinline__ State adjoint_of_z([[maybe_unused]] const Rate& rate,
 #endif
 }
 #else
-__device__ __forceinline__ Partials partials_of_gain(State A, Real delta, const Coefficients& k) {
+__device__ __forceinline__ Partials partials_of_gain(State A, Real delta, const KeptCoefficients& k) {
   [[maybe_unused]] const State z = A * delta;
   [[maybe_unused]] const Real square = delta * delta;
 #if NEEDS_PHI
-  const State gain = k.g * scale_input(1, delta);
   const auto near = [&] {
-    const Integrals of = integrals_near(A, delta);
-    return Partials{gain * delta - gain_of(of.e2, (Real)2 * of.e3, (Real)3 * of.e4), gain_of(k.a, of.e1, of.e2)};
+    const Integrals of = integrals_near(A, delta, k.highest);
+    return Partials{k.g * delta - gain_of(of.e2, (Real)2 * of.e3, (Real)3 * of.e4), gain_of(k.a, of.e1, of.e2)};
   };
   const auto far = [&] {
     const State inverse = precise_reciprocal(A);
     const Integrals of = integrals_far(inverse, delta, k.a);
     const State by_delta = gain_of(k.a, of.e1, of.e2);
 #if METHOD == ZOH_EXACT
-    const State weighted = gain;
+    const State weighted = k.g;
 #elif METHOD == FOH
-    const State weighted = (Real)2 * gain;
+    const State weighted = (Real)2 * k.g;
 #else
     const State weighted = gain_of(of.e1, (Real)2 * of.e2, (Real)3 * of.e3);
 #endif

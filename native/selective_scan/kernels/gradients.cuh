@@ -53,15 +53,15 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
                                              const Span& x, const Span& dy, const Marks& marks, int first) {
   Span input;
 #pragma unroll
-  for (int f = 0; f < SPAN; f++) input[f] = scale_input(x[f], delta[f]);
-  Coefficients k[SPAN][STATES];
+  for (int f = 0; f < SPAN; f++) input[f] = scale_kept_input(x[f], delta[f]);
+  KeptCoefficients k[SPAN][STATES];
   State before[STATES], h[SPAN][STATES];
   load_lane(before, kept + p * 32 * LANE_WIDTH);
 #pragma unroll
   for (int f = 0; f < SPAN; f++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      k[f][s] = discretize(rate_of(thread.a[p][s]), delta[f]);
+      k[f][s] = discretize_to_keep(thread.a[p][s], delta[f]);
       const State in = input_of(k[f][s], operand_b.at(p, f, s), input[f]);
       h[f][s] = marks.reset(first + f) ? restart(k[f][s], in) : advance(k[f][s], f > 0 ? h[f - 1][s] : before[s], in);
     }
@@ -212,9 +212,9 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
   for (int p = 0; p < PAIR; p++) {
     Real to_x = sums.x[p], to_delta = sums.delta[p];
 #if GAIN_BY_Z
-    to_delta += scale_input(x[p], 1) * to_x;
+    to_delta += scale_kept_input(x[p], 1) * to_x;
 #endif
-    to_x *= scale_input(1, delta[p]);
+    to_x *= scale_kept_input(1, delta[p]);
     to_delta *= slope_of(args, delta[p], dt.real(p), bias[p]);
 #if HAS_Z
     Real y = sums.y[p] * (output_weight(args));
