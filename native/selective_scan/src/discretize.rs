@@ -326,6 +326,8 @@ impl Rk4 {
 }
 
 impl Discretization for Rk4 {
+    const CHEAP: bool = true;
+
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
         (a.decay(delta), Self::gain(delta, a.a.times(delta)))

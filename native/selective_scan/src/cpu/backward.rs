@@ -1,9 +1,9 @@
 //! The backward scan.
 //!
 //! The states are not kept from the forward pass: they are computed again, a chunk of frames at a time, from the
-//! states before the chunk. Chunks are taken from the end of the scan to its beginning; within a chunk and for each
-//! state of a block of channels, one walk forward writes the chunk's states into scratch, and one walk back carries
-//! λ = ∂L/∂h through it:
+//! states before the chunk. Chunks are taken from the end of the scan to its beginning; within a chunk and for a few
+//! states of a block of channels at once, one walk forward writes the chunk's states into scratch, and one walk back
+//! carries λ = ∂L/∂h through it:
 //!
 //! ```text
 //! λ += w dy conj(C)          dC += w dy conj(h)
@@ -31,14 +31,17 @@ use super::blocks::{Block, blocks, load_states, store_states};
 use super::forward::{boundary_place, boundary_states, group, in_lanes, rows, widen_rows, widened};
 use super::frames::{FRESH, LAST, SKIP, marks};
 use super::tile::{Rows, StepSize, channels, load_frame, silu, store_frame, weight};
-use super::vector::{Lanes, Real, Vector, VectorField};
+use super::vector::{LaneSums, Lanes, Real, Vector, VectorField};
 use super::views::{Output, Storage, Views, numbers, numbers_mut};
-use super::{SERIAL_WORK, work};
+use super::{SERIAL_WORK, TOGETHER, work};
 use crate::discretize::{Discretization, Field, Prepared, with_discretization};
 use crate::{Error, Gradients, OutputGradients, Problem, Projection};
 
 /// Tasks that a chunk of frames is cut into where the batch alone has fewer rows.
 const TASKS: usize = 8;
+
+/// Registers that a task keeps of the states of a chunk, and as many of their decays.
+const KEPT: usize = 512;
 
 /// Sequences whose extra memory is bounded to a tenth of the inputs; shorter ones have little of it in any case.
 const BOUNDED_FROM: usize = 2048;
@@ -73,8 +76,8 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         Projection::PerFrame { .. } => Vec::new(),
     };
     let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
-    let (walk, sweep): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
-        (walk_chunk::<F, D>, sweep_chunk::<F, D>));
+    let (cheap, walk, sweep): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
+        (D::CHEAP, walk_chunk::<F, D>, sweep_chunk::<F, D>));
     let call = Call {
         isa,
         problem,
@@ -87,6 +90,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         c: &constants(problem.c, &views.c),
         blocks: &blocks,
         spans: &spans(problem, &blocks),
+        together: together::<F>(problem, cheap),
         walk,
         sweep,
     };
@@ -133,6 +137,16 @@ fn per_frame(projection: Projection) -> Option<usize> {
         Projection::PerFrame { groups } => Some(groups),
         Projection::Constant => None,
     }
+}
+
+/// Registers of states that walk a chunk together, half as many states where they are complex: fewer through a long chunk.
+fn together<F: VectorField>(problem: &Problem, cheap: bool) -> usize {
+    let chunk = problem.chunk().min(problem.seq);
+    let mut registers = if cheap { TOGETHER } else { 1 };
+    while registers * chunk > KEPT {
+        registers /= 2;
+    }
+    registers.max(F::COMPONENTS)
 }
 
 /// Runs of blocks that a task takes; a group of b or of c is never cut, unless all channels share it.
@@ -251,6 +265,8 @@ struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
     c: &'a [Vector<F>],
     blocks: &'a [Block],
     spans: &'a [Range<usize>],
+    /// Registers of states that walk a chunk together.
+    together: usize,
     walk: WalkChunk<F>,
     sweep: SweepChunk<F>,
 }
@@ -284,7 +300,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Call<'_, T, F> {
         let task = |scratch: &mut Scratch<F>, index: usize| {
             run(Task { call: self, batch: index / spans, span: index % spans, start: 0, len: 0, scratch });
         };
-        let scratch = || Scratch::new(self.isa, problem);
+        let scratch = || Scratch::new(self.isa, problem, self.together);
         let tasks = problem.batch * spans;
         if work(problem) <= SERIAL_WORK {
             let mut scratch = scratch();
@@ -380,9 +396,9 @@ struct Scratch<F: VectorField> {
     before: Vec<Vector<F>>,
     /// λ of the second direction.
     lambda: Vec<Vector<F>>,
-    /// One state after every frame, from the one before the chunk on.
+    /// States that walk together, after every frame, from those before the chunk on.
     h: Vec<Vector<F>>,
-    /// Its decay in every frame.
+    /// Their decays in every frame.
     decay: Vec<Vector<F>>,
     /// Sums over the channels of a group, {frames, state}.
     db: Vec<F::Element>,
@@ -392,7 +408,7 @@ struct Scratch<F: VectorField> {
 }
 
 impl<F: VectorField> Scratch<F> {
-    fn new(isa: F::Isa, problem: &Problem) -> Self {
+    fn new(isa: F::Isa, problem: &Problem, together: usize) -> Self {
         let (row, chunk) = (problem.state * F::COMPONENTS, problem.chunk().min(problem.seq));
         let zeros = |len| vec![F::zero(isa).re().vector; len];
         let rows = |projection| vec![F::Element::default(); per_frame(projection).map_or(0, |_| row * chunk)];
@@ -405,8 +421,8 @@ impl<F: VectorField> Scratch<F> {
             ddelta: zeros(chunk),
             before: zeros(row),
             lambda: zeros(row),
-            h: zeros((chunk + 1) * F::COMPONENTS),
-            decay: zeros(chunk * F::COMPONENTS),
+            h: zeros((chunk + 1) * together),
+            decay: zeros(chunk * together),
             db: rows(problem.b),
             dc: rows(problem.c),
             b: rows(problem.b),
@@ -651,6 +667,7 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
                 // SAFETY: λ of this block of this row is this task's alone.
                 false => unsafe { self.places.lambda.write(place, per_block) },
             },
+            together: self.task.call.together,
             h,
             decay,
             y: y.get_mut(..len),
@@ -753,16 +770,26 @@ enum Sum<'a, F: VectorField> {
 }
 
 impl<F: VectorField> Sum<'_, F> {
+    /// Adds the terms of N states, from n on.
     #[inline(always)]
-    fn add(&mut self, isa: F::Isa, states: usize, t: usize, n: usize, term: F) {
+    fn add<const N: usize>(
+        &mut self,
+        isa: F::Isa,
+        lane_sums: &LaneSums<F>,
+        states: usize,
+        t: usize,
+        n: usize,
+        terms: [F; N],
+    ) {
         match self {
             Sum::OverTime(registers) => {
-                let registers = &mut registers[n * F::COMPONENTS..][..F::COMPONENTS];
-                (F::load(isa, registers) + term).store(registers);
+                let registers = &mut registers[n * F::COMPONENTS..][..N * F::COMPONENTS];
+                for (sum, term) in registers.chunks_exact_mut(F::COMPONENTS).zip(terms) {
+                    (F::load(isa, sum) + term).store(sum);
+                }
             }
             Sum::OverChannels(rows) => {
-                let components = &mut rows[(t * states + n) * F::COMPONENTS..][..F::COMPONENTS];
-                term.add_lanes_to(components);
+                lane_sums.add(terms, &mut rows[(t * states + n) * F::COMPONENTS..][..N * F::COMPONENTS]);
             }
         }
     }
@@ -784,8 +811,8 @@ struct SweepFrames<'a, F: VectorField> {
 /// The sweep, compiled for a discretization.
 type SweepChunk<F> = fn(SweepFrames<'_, F>);
 
-/// What depends on the discretization.
-type Compiled<F> = (WalkChunk<F>, SweepChunk<F>);
+/// What depends on the discretization: whether it is cheap, and what is compiled for it.
+type Compiled<F> = (bool, WalkChunk<F>, SweepChunk<F>);
 
 fn sweep_chunk<F: VectorField, D: Discretization>(frames: SweepFrames<'_, F>) {
     struct Run<'a, F: VectorField, D>(SweepFrames<'a, F>, PhantomData<D>);
@@ -834,6 +861,7 @@ struct Walk<'a, F: VectorField> {
     /// The mark before which the state is reset, in this direction.
     fresh: u8,
     lambda: &'a mut [Vector<F>],
+    together: usize,
     h: &'a mut [Vector<F>],
     decay: &'a mut [Vector<F>],
     y: Option<&'a mut [Vector<F>]>,
@@ -855,10 +883,16 @@ fn walk_chunk<F: VectorField, D: Discretization>(walk: Walk<'_, F>) {
 
         #[inline(always)]
         fn call(mut self) {
-            for n in 0..self.0.before.len() / F::COMPONENTS {
-                self.0.forth::<D>(n);
-                self.0.back::<D>(n);
+            let states = self.0.before.len() / F::COMPONENTS;
+            let mut n = 0;
+            let together = self.0.together / F::COMPONENTS;
+            if D::CHEAP && together >= 4 {
+                n = self.0.run::<D, 4>(n, states);
             }
+            if D::CHEAP && together >= 2 {
+                n = self.0.run::<D, 2>(n, states);
+            }
+            self.0.run::<D, 1>(n, states);
         }
     }
 
@@ -866,83 +900,134 @@ fn walk_chunk<F: VectorField, D: Discretization>(walk: Walk<'_, F>) {
 }
 
 impl<F: VectorField> Walk<'_, F> {
-    /// The frame at a place in the scan's order, and its mark.
+    /// N states together, from n on, while there are as many; the first one that is left.
     #[inline(always)]
-    fn frame(&self, i: usize) -> (usize, u8) {
-        let t = if self.backward { self.delta.len() - 1 - i } else { i };
-        (t, self.marks.map_or(0, |marks| marks[t]))
+    fn run<D: Discretization, const N: usize>(&mut self, mut n: usize, states: usize) -> usize {
+        while n + N <= states {
+            self.forth::<D, N>(n);
+            self.back::<D, N>(n);
+            n += N;
+        }
+        n
     }
 
-    /// The states of the chunk: h = a h + g x B, and, where it is asked for, y += Re(C h).
+    /// N states of the chunk, from n on: h = a h + g x B, and, where it is asked for, y += Re(C h).
     #[inline(always)]
-    fn forth<D: Discretization>(&mut self, n: usize) {
-        let isa = self.isa;
-        let a = Prepared::new(F::load(isa, &self.a[n * F::COMPONENTS..]));
-        let mut h = F::load(isa, &self.before[n * F::COMPONENTS..]);
-        h.store(self.h);
-        for i in 0..self.delta.len() {
-            let (t, mark) = self.frame(i);
+    fn forth<D: Discretization, const N: usize>(&mut self, n: usize) {
+        let Walk { isa, delta, x, marks, b, c, backward, fresh, .. } = *self;
+        let (len, width) = (delta.len(), N * F::COMPONENTS);
+        let x = &x[..len];
+        let marks = marks.map(|marks| &marks[..len]);
+        let mut y = self.y.as_deref_mut().map(|y| &mut y[..len]);
+        let (first, after) = self.h.split_at_mut(width);
+
+        let (mut h, mut a) = ([F::zero(isa); N], [Prepared::new(F::zero(isa)); N]);
+        for j in 0..N {
+            h[j] = F::load(isa, &self.before[(n + j) * F::COMPONENTS..]);
+            a[j] = Prepared::new(F::load(isa, &self.a[(n + j) * F::COMPONENTS..]));
+            h[j].store(&mut first[j * F::COMPONENTS..]);
+        }
+        let rows = after.chunks_exact_mut(width).zip(self.decay.chunks_exact_mut(width));
+        for (i, (row, decays)) in rows.take(len).enumerate() {
+            let t = if backward { len - 1 - i } else { i };
+            let mark = marks.map_or(0, |marks| marks[t]);
             if mark & SKIP == 0 {
-                if mark & self.fresh != 0 {
-                    h = F::zero(isa);
+                if mark & fresh != 0 {
+                    h = [F::zero(isa); N];
                 }
-                let (delta, x) = (Lanes::new(isa, self.delta[t]), Lanes::new(isa, self.x[t]));
-                let [b] = self.b.get::<1>(isa, t, n);
-                let (decay, gain) = D::coefficients::<F>(delta, &a);
-                h = decay.mul_add(h, gain.times(x) * b);
-                if let Some(y) = &mut self.y {
-                    let [c] = self.c.get::<1>(isa, t, n);
-                    y[t] = c.real_product(h, Lanes::new(isa, y[t])).vector;
+                let (delta, x) = (Lanes::new(isa, delta[t]), Lanes::new(isa, x[t]));
+                let b = b.get::<N>(isa, t, n);
+                for j in 0..N {
+                    let (decay, gain) = D::coefficients::<F>(delta, &a[j]);
+                    h[j] = decay.mul_add(h[j], gain.times(x) * b[j]);
+                    decay.store(&mut decays[j * F::COMPONENTS..]);
                 }
-                decay.store(&mut self.decay[i * F::COMPONENTS..]);
+                if let Some(y) = &mut y {
+                    let c = c.get::<N>(isa, t, n);
+                    let mut sum = Lanes::new(isa, y[t]);
+                    for j in 0..N {
+                        sum = c[j].real_product(h[j], sum);
+                    }
+                    y[t] = sum.vector;
+                }
             }
-            h.store(&mut self.h[(i + 1) * F::COMPONENTS..]);
+            for j in 0..N {
+                h[j].store(&mut row[j * F::COMPONENTS..]);
+            }
         }
     }
 
-    /// λ through the chunk, and all that comes of it.
+    /// λ of N states through the chunk, and all that comes of it.
     #[inline(always)]
-    fn back<D: Discretization>(&mut self, n: usize) {
-        let isa = self.isa;
-        let state = n * F::COMPONENTS;
+    fn back<D: Discretization, const N: usize>(&mut self, n: usize) {
+        let Walk { isa, delta, x, dy, marks, b, c, backward, fresh, .. } = *self;
+        let (len, width) = (delta.len(), N * F::COMPONENTS);
+        let (x, dy) = (&x[..len], &dy[..len]);
+        let marks = marks.map(|marks| &marks[..len]);
+        let (dx, ddelta) = (&mut self.dx[..len], &mut self.ddelta[..len]);
+        let (h, decay) = (&self.h[..(len + 1) * width], &self.decay[..len * width]);
         let states = self.before.len() / F::COMPONENTS;
-        let a = Prepared::new(F::load(isa, &self.a[state..]));
-        let mut lambda = F::load(isa, &self.lambda[state..]);
-        let mut sum_a = F::zero(isa);
-        for i in (0..self.delta.len()).rev() {
-            let (t, mark) = self.frame(i);
+        let lane_sums = LaneSums::<F>::new(isa);
+
+        let zero = [F::zero(isa); N];
+        let (mut a, mut lambda, mut sum_a) = ([Prepared::new(zero[0]); N], zero, zero);
+        for j in 0..N {
+            a[j] = Prepared::new(F::load(isa, &self.a[(n + j) * F::COMPONENTS..]));
+            lambda[j] = F::load(isa, &self.lambda[(n + j) * F::COMPONENTS..]);
+        }
+        for i in (0..len).rev() {
+            let t = if backward { len - 1 - i } else { i };
+            let mark = marks.map_or(0, |marks| marks[t]);
             if mark & SKIP != 0 {
                 continue;
             }
-            let fresh = mark & self.fresh != 0;
-            let (delta, x) = (Lanes::new(isa, self.delta[t]), Lanes::new(isa, self.x[t]));
-            let dy = Lanes::new(isa, self.dy[t]);
-            let ([b], [c]) = (self.b.get::<1>(isa, t, n), self.c.get::<1>(isa, t, n));
-            let h = F::load(isa, &self.h[(i + 1) * F::COMPONENTS..]);
-            let before = if fresh { F::zero(isa) } else { F::load(isa, &self.h[i * F::COMPONENTS..]) };
-            let decay = F::load(isa, &self.decay[i * F::COMPONENTS..]);
-            let partials = D::partials::<F>(delta, &a, decay);
+            let is_fresh = mark & fresh != 0;
+            let (before, after) = (&h[i * width..][..width], &h[(i + 1) * width..][..width]);
+            let decays = &decay[i * width..][..width];
+            let (b, c) = (b.get::<N>(isa, t, n), c.get::<N>(isa, t, n));
+            let (delta, x, dy) = (Lanes::new(isa, delta[t]), Lanes::new(isa, x[t]), Lanes::new(isa, dy[t]));
+            let scaled = delta * x;
+            let mut sum_x = Lanes::new(isa, dx[t]);
+            let mut sum_delta = Lanes::new(isa, ddelta[t]);
+            // Σ Re(λ conj(B)) of all states, where Δ and x are factors of each.
+            let mut of_inputs = F::zero(isa).re();
+            let (mut db, mut dc) = (zero, zero);
+            for j in 0..N {
+                let at = j * F::COMPONENTS;
+                let h = F::load(isa, &after[at..]);
+                let before = if is_fresh { zero[j] } else { F::load(isa, &before[at..]) };
+                let partials = D::partials::<F>(delta, &a[j], F::load(isa, &decays[at..]));
 
-            lambda = c.conj().times_add(dy, lambda);
-            let carried = partials.a.conj() * lambda;
-            let of_slope = partials.slope.conj() * lambda * before.conj();
-            sum_a = of_slope.times_add(delta, sum_a);
-            let ddelta = of_slope.real_product(a.a.conj(), Lanes::new(isa, self.ddelta[t]));
-            let of_g = lambda * b.conj();
-            let (db, dx, of_x) = if D::GAIN_IS_DELTA {
-                (lambda.times(delta * x), of_g.re() * delta, of_g.re())
-            } else {
-                let dv = lambda * partials.g.conj();
-                sum_a = (of_g * partials.g_a.conj()).times_add(x, sum_a);
-                (dv.times(x), (dv * b.conj()).re(), (of_g * partials.g_delta.conj()).re())
-            };
-            self.ddelta[t] = of_x.mul_add(x, ddelta).vector;
-            self.dx[t] = (Lanes::new(isa, self.dx[t]) + dx).vector;
-            self.db.add(isa, states, t, n, db);
-            self.dc.add(isa, states, t, n, h.conj().times(dy));
-            lambda = if fresh { F::zero(isa) } else { carried };
+                lambda[j] = c[j].conj().times_add(dy, lambda[j]);
+                dc[j] = h.conj().times(dy);
+                let of_slope = partials.slope.conj() * lambda[j] * before.conj();
+                sum_a[j] = of_slope.times_add(delta, sum_a[j]);
+                sum_delta = of_slope.real_product(a[j].a.conj(), sum_delta);
+                if D::GAIN_IS_DELTA {
+                    db[j] = lambda[j].times(scaled);
+                    of_inputs = lambda[j].real_product(b[j].conj(), of_inputs);
+                } else {
+                    let dv = lambda[j] * partials.g.conj();
+                    let of_g = lambda[j] * b[j].conj();
+                    db[j] = dv.times(x);
+                    sum_x = dv.real_product(b[j].conj(), sum_x);
+                    sum_a[j] = (of_g * partials.g_a.conj()).times_add(x, sum_a[j]);
+                    of_inputs = of_g.real_product(partials.g_delta.conj(), of_inputs);
+                }
+                lambda[j] = if is_fresh { zero[j] } else { partials.a.conj() * lambda[j] };
+            }
+            if D::GAIN_IS_DELTA {
+                sum_x = of_inputs.mul_add(delta, sum_x);
+            }
+            dx[t] = sum_x.vector;
+            ddelta[t] = of_inputs.mul_add(x, sum_delta).vector;
+            self.db.add(isa, &lane_sums, states, t, n, db);
+            self.dc.add(isa, &lane_sums, states, t, n, dc);
         }
-        lambda.store(&mut self.lambda[state..]);
-        (F::load(isa, &self.da[state..]) + sum_a).store(&mut self.da[state..]);
+        for j in 0..N {
+            let at = (n + j) * F::COMPONENTS;
+            lambda[j].store(&mut self.lambda[at..]);
+            (F::load(isa, &self.da[at..]) + sum_a[j]).store(&mut self.da[at..]);
+        }
     }
 }

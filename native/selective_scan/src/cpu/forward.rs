@@ -22,7 +22,7 @@ use super::step::{ChannelRows, Step, StepChannels, step_channels};
 use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame, weight};
 use super::vector::{Lanes, Vector, VectorField};
 use super::views::{Output, Storage, Views};
-use super::{SERIAL_WORK, work};
+use super::{SERIAL_WORK, TOGETHER, work};
 use crate::discretize::{Discretization, Prepared, with_discretization};
 use crate::{Error, Outputs, Problem, Projection};
 
@@ -507,10 +507,11 @@ fn scan_tile<F: VectorField, D: Discretization>(
         fn call(self) {
             let states = self.h.len() / F::COMPONENTS;
             let mut n = 0;
-            if D::CHEAP {
-                while n + GROUP <= states {
-                    self.frames.scan::<D, GROUP>(n, self.a, self.h, self.y);
-                    n += GROUP;
+            // Complex ones gain by it whatever their method: their coefficients are chains that wait.
+            if D::CHEAP || F::COMPONENTS > 1 {
+                while n + TOGETHER <= states {
+                    self.frames.scan::<D, TOGETHER>(n, self.a, self.h, self.y);
+                    n += TOGETHER;
                 }
             }
             while n < states {
@@ -522,9 +523,6 @@ fn scan_tile<F: VectorField, D: Discretization>(
 
     frames.isa.vectorize(Scan::<F, D> { frames, a, h, y, discretization: PhantomData });
 }
-
-/// States that share the loads of a frame, where coefficients are so cheap that the loads count.
-const GROUP: usize = 4;
 
 impl<F: VectorField> Frames<'_, F> {
     /// N states, from n on, through all frames: h = a h + g x B, y += Re(C h).

@@ -19,6 +19,9 @@ use views::{Storage, Views};
 /// State updates below which a call stays on the thread that makes it: waking others takes longer.
 const SERIAL_WORK: usize = 1 << 16;
 
+/// States that walk time together and share the loads of a frame, where coefficients leave registers for them.
+const TOGETHER: usize = 4;
+
 /// State updates of a problem, the measure of its time.
 fn work(problem: &Problem) -> usize {
     problem.batch * problem.seq * problem.dim * problem.state * problem.components()

@@ -149,6 +149,8 @@ pub trait Real: bytemuck::Pod + Default + Send + Sync + 'static {
     #[doc(hidden)]
     fn sum<S: Isa>(isa: S, a: Self::Vector<S>) -> Self;
     #[doc(hidden)]
+    fn rotate_right<S: Isa>(isa: S, a: Self::Vector<S>, lanes: usize) -> Self::Vector<S>;
+    #[doc(hidden)]
     fn load_first<S: Isa>(isa: S, values: &[Self]) -> Self::Vector<S>;
     #[doc(hidden)]
     fn store_first<S: Isa>(isa: S, values: &mut [Self], a: Self::Vector<S>);
@@ -181,19 +183,19 @@ macro_rules! real {
 macro_rules! pulp_names {
     (f32, $vector:ident, $mask:ident, $terms:literal) => {
         impl_real! { f32, $vector, $mask, $terms, splat_f32s, add_f32s, sub_f32s, mul_f32s, div_f32s,
-        mul_add_e_f32s, abs_f32s, less_than_f32s, select_f32s, reduce_sum_f32s, partial_load_f32s,
+        mul_add_e_f32s, abs_f32s, less_than_f32s, select_f32s, reduce_sum_f32s, rotate_right_f32s, partial_load_f32s,
         partial_store_f32s, scale_f32, remainder_f32, exp2_f32, exp_f32, ln_1p_f32, turn_f32 }
     };
     (f64, $vector:ident, $mask:ident, $terms:literal) => {
         impl_real! { f64, $vector, $mask, $terms, splat_f64s, add_f64s, sub_f64s, mul_f64s, div_f64s,
-        mul_add_e_f64s, abs_f64s, less_than_f64s, select_f64s, reduce_sum_f64s, partial_load_f64s,
+        mul_add_e_f64s, abs_f64s, less_than_f64s, select_f64s, reduce_sum_f64s, rotate_right_f64s, partial_load_f64s,
         partial_store_f64s, scale_f64, remainder_f64, exp2_f64, exp_f64, ln_1p_f64, turn_f64 }
     };
 }
 
 macro_rules! impl_real {
     ($real:ident, $vector:ident, $mask:ident, $terms:literal, $splat:ident, $add:ident, $sub:ident, $mul:ident,
-     $div:ident, $mul_add:ident, $abs:ident, $less:ident, $select:ident, $sum:ident, $load:ident, $store:ident,
+     $div:ident, $mul_add:ident, $abs:ident, $less:ident, $select:ident, $sum:ident, $rotate:ident, $load:ident, $store:ident,
      $scale:ident, $remainder:ident, $exp2:ident, $exp:ident, $ln_1p:ident, $turn:ident) => {
         impl Real for $real {
             type Vector<S: Isa> = S::$vector;
@@ -251,6 +253,10 @@ macro_rules! impl_real {
             #[inline(always)]
             fn sum<S: Isa>(isa: S, a: S::$vector) -> Self {
                 isa.$sum(a)
+            }
+            #[inline(always)]
+            fn rotate_right<S: Isa>(isa: S, a: S::$vector, lanes: usize) -> S::$vector {
+                isa.$rotate(a, lanes)
             }
             #[inline(always)]
             fn load_first<S: Isa>(isa: S, values: &[Self]) -> S::$vector {
@@ -315,12 +321,20 @@ impl<R: Real, S: Isa> Lanes<R, S> {
     /// The first numbers of a slice, zeros in the lanes that it does not fill.
     #[inline(always)]
     pub fn load_first(isa: S, values: &[R]) -> Self {
+        // A whole register needs no mask.
+        if values.len() == Self::COUNT {
+            return Self::new(isa, bytemuck::pod_read_unaligned(bytemuck::cast_slice(values)));
+        }
         Self::new(isa, R::load_first(isa, values))
     }
 
     /// As many lanes as the slice holds.
     #[inline(always)]
     pub fn store_first(self, values: &mut [R]) {
+        if values.len() == Self::COUNT {
+            bytemuck::cast_slice_mut(values).copy_from_slice(bytemuck::bytes_of(&self.vector));
+            return;
+        }
         R::store_first(self.isa, values, self.vector);
     }
 
@@ -349,6 +363,12 @@ impl<R: Real, S: Isa> Lanes<R, S> {
     #[inline(always)]
     pub fn sum(self) -> R {
         R::sum(self.isa, self.vector)
+    }
+
+    /// Every lane's number in the lane that is so many higher, the last ones' in the first lanes.
+    #[inline(always)]
+    fn rotated(self, lanes: usize) -> Self {
+        Self::new(self.isa, R::rotate_right(self.isa, self.vector, lanes))
     }
 
     /// 1/(1+e⁻ˣ).
@@ -663,8 +683,8 @@ pub trait VectorField: Field<Real = Lanes<Self::Element, Self::Isa>> + Send + Sy
     fn re(self) -> Self::Real;
     /// `sum + Re(self · other)`.
     fn real_product(self, other: Self, sum: Self::Real) -> Self::Real;
-    /// Adds the sum over the lanes to `COMPONENTS` components.
-    fn add_lanes_to(self, components: &mut [Self::Element]);
+    /// The real part, the imaginary part.
+    fn component(self, index: usize) -> Self::Real;
 
     /// Zero in every lane.
     #[inline(always)]
@@ -706,8 +726,8 @@ impl<R: Real, S: Isa> VectorField for Lanes<R, S> {
         self.mul_add(other, sum)
     }
     #[inline(always)]
-    fn add_lanes_to(self, components: &mut [R]) {
-        components[0] = components[0].plus(self.sum());
+    fn component(self, _: usize) -> Self {
+        self
     }
 }
 
@@ -742,8 +762,79 @@ impl<R: Real, S: Isa> VectorField for ComplexLanes<R, S> {
         self.re.mul_add(other.re, (-self.im).mul_add(other.im, sum))
     }
     #[inline(always)]
-    fn add_lanes_to(self, components: &mut [R]) {
-        components[0] = components[0].plus(self.re.sum());
-        components[1] = components[1].plus(self.im.sum());
+    fn component(self, index: usize) -> Lanes<R, S> {
+        if index == 0 { self.re } else { self.im }
+    }
+}
+
+/// Registers whose lanes are summed at once, at most.
+const MOST_SUMS: usize = 4;
+
+/// Sums over lanes, of some registers at once: two registers become one, whose even lanes hold what the first has come to and
+/// whose odd lanes what the second has, with a single addition; and so on, by distances of two lanes and more. One register
+/// after the other takes three times as many operations.
+pub struct LaneSums<F: VectorField> {
+    /// Lanes whose number has bit i.
+    lanes_of_bit: [<F::Element as Real>::Mask<F::Isa>; MOST_SUMS.ilog2() as usize],
+}
+
+impl<F: VectorField> LaneSums<F> {
+    #[inline(always)]
+    pub fn new(isa: F::Isa) -> Self {
+        let half = Lanes::<F::Element, F::Isa>::splat(isa, F::Element::from_f64(0.5));
+        let mut lanes_of_bit = [half.less(half); MOST_SUMS.ilog2() as usize];
+        for (bit, mask) in lanes_of_bit.iter_mut().enumerate() {
+            let mut register = [half.vector];
+            let lanes: &mut [F::Element] = bytemuck::cast_slice_mut(&mut register);
+            for (lane, value) in lanes.iter_mut().enumerate() {
+                *value = F::Element::from_f64((lane >> bit & 1) as f64);
+            }
+            *mask = half.less(Lanes::new(isa, register[0]));
+        }
+        Self { lanes_of_bit }
+    }
+
+    /// Adds the sums over the lanes of N numbers to `N · COMPONENTS` components, always in the same order.
+    #[inline(always)]
+    pub fn add<const N: usize>(&self, numbers: [F; N], components: &mut [F::Element]) {
+        let lanes = Lanes::<F::Element, F::Isa>::COUNT;
+        let mut registers = [numbers[0].component(0); MOST_SUMS];
+        let mut count = N * F::COMPONENTS;
+        assert!(count <= MOST_SUMS && count.is_power_of_two() && components.len() == count);
+        for i in 0..count {
+            registers[i] = numbers[i / F::COMPONENTS].component(i % F::COMPONENTS);
+        }
+        let mut distance = 1;
+        for mask in self.lanes_of_bit {
+            if distance < lanes && count > 1 {
+                count /= 2;
+                for i in 0..count {
+                    let [even, odd] = [registers[2 * i], registers[2 * i + 1]];
+                    registers[i] =
+                        Lanes::select(mask, odd, even) + Lanes::select(mask, even, odd).rotated(distance);
+                }
+                distance *= 2;
+            }
+        }
+        let sums = distance;
+        if sums == 1 {
+            for (component, register) in components.iter_mut().zip(registers) {
+                *component = component.plus(register.sum());
+            }
+            return;
+        }
+        while distance < lanes {
+            for register in &mut registers[..count] {
+                *register = *register + register.rotated(distance);
+            }
+            distance *= 2;
+        }
+        for (register, components) in registers.iter().zip(components.chunks_exact_mut(sums)) {
+            let register = [register.vector];
+            let lanes: &[F::Element] = bytemuck::cast_slice(&register);
+            for (component, &sum) in components.iter_mut().zip(lanes) {
+                *component = component.plus(sum);
+            }
+        }
     }
 }
