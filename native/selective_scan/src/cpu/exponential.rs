@@ -22,16 +22,6 @@ const ROUND_F32: f32 = 12_582_912.0;
 /// The same for f64: 1.5·2⁵².
 const ROUND_F64: f64 = 6_755_399_441_055_744.0;
 
-/// Horner, highest power first.
-#[inline(always)]
-fn polynomial<R: Real, S: Isa, const N: usize>(x: Lanes<R, S>, coefficients: [f64; N]) -> Lanes<R, S> {
-    let mut sum = x.constant(coefficients[0]);
-    for coefficient in &coefficients[1..] {
-        sum = sum.mul_add(x, x.constant(*coefficient));
-    }
-    sum
-}
-
 /// The nearest integer, for |x| below 2²² (f32) or 2⁵¹ (f64); anything of that size beyond.
 #[inline(always)]
 fn round<R: Real, S: Isa>(x: Lanes<R, S>) -> Lanes<R, S> {
@@ -47,56 +37,47 @@ fn rounding_shift<R: Real, S: Isa>(like: Lanes<R, S>) -> Lanes<R, S> {
 /// 2ʳ for |r| ≤ ½ to 9e-8.
 #[inline(always)]
 fn fraction_f32<S: Isa>(r: Lanes<f32, S>) -> Lanes<f32, S> {
-    polynomial(
-        r,
-        [
-            1.326_472_909_586_166_4e-3,
-            9.671_512_639_838_007e-3,
-            5.550_733_737_246_337e-2,
-            2.402_224_208_549_541e-1,
-            6.931_469_775_025_206e-1,
-            1.0,
-        ],
-    )
+    r.polynomial(&[
+        1.0,
+        6.931_469_775_025_206e-1,
+        2.402_224_208_549_541e-1,
+        5.550_733_737_246_337e-2,
+        9.671_512_639_838_007e-3,
+        1.326_472_909_586_166_4e-3,
+    ])
 }
 
 /// 2ʳ for |r| ≤ ½ to 2e-9: the coefficients that φ functions are made of want every bit.
 #[inline(always)]
 fn fine_fraction_f32<S: Isa>(r: Lanes<f32, S>) -> Lanes<f32, S> {
-    polynomial(
-        r,
-        [
-            1.535_336_178_639_462_8e-4,
-            1.339_887_437_822_543_7e-3,
-            9.618_437_358_438_819e-3,
-            5.550_332_471_257_187e-2,
-            2.402_264_791_861_369_4e-1,
-            6.931_472_028_549_826e-1,
-            1.0,
-        ],
-    )
+    r.polynomial(&[
+        1.0,
+        6.931_472_028_549_826e-1,
+        2.402_264_791_861_369_4e-1,
+        5.550_332_471_257_187e-2,
+        9.618_437_358_438_819e-3,
+        1.339_887_437_822_543_7e-3,
+        1.535_336_178_639_462_8e-4,
+    ])
 }
 
 /// 2ʳ for |r| ≤ ½ to 4e-18.
 #[inline(always)]
 fn fraction_f64<S: Isa>(r: Lanes<f64, S>) -> Lanes<f64, S> {
-    polynomial(
-        r,
-        [
-            4.434_768_928_626_335e-10,
-            7.073_783_184_458_311e-9,
-            1.017_819_958_664_790_8e-7,
-            1.321_543_528_268_066_3e-6,
-            1.525_273_349_309_593_9e-5,
-            1.540_353_045_711_136_1e-4,
-            1.333_355_814_677_464_9e-3,
-            9.618_129_107_594_12e-3,
-            5.550_410_866_482_008e-2,
-            2.402_265_069_591_013e-1,
-            std::f64::consts::LN_2,
-            1.0,
-        ],
-    )
+    r.polynomial(&[
+        1.0,
+        std::f64::consts::LN_2,
+        2.402_265_069_591_013e-1,
+        5.550_410_866_482_008e-2,
+        9.618_129_107_594_12e-3,
+        1.333_355_814_677_464_9e-3,
+        1.540_353_045_711_136_1e-4,
+        1.525_273_349_309_593_9e-5,
+        1.321_543_528_268_066_3e-6,
+        1.017_819_958_664_790_8e-7,
+        7.073_783_184_458_311e-9,
+        4.434_768_928_626_335e-10,
+    ])
 }
 
 /// ab = n + r: the nearest integer and what is left, from products that are not rounded (with fused hardware).
@@ -194,22 +175,22 @@ pub fn exp_m1<R: Real, S: Isa>(x: Lanes<R, S>) -> Lanes<R, S> {
 
 /// 2 artanh(s) with s = t/(2+t) ≤ ⅓: 2s + 2s³·q(s²).
 #[inline(always)]
-fn ln_1p<R: Real, S: Isa, const N: usize>(t: Lanes<R, S>, q: [f64; N]) -> Lanes<R, S> {
+fn ln_1p<R: Real, S: Isa>(t: Lanes<R, S>, q: &[f64]) -> Lanes<R, S> {
     let s = t / t.plus(2.0);
     let w = s * s;
     let twice = s + s;
-    twice.mul_add(w * polynomial(w, q), twice)
+    twice.mul_add(w * w.polynomial(q), twice)
 }
 
 #[inline(always)]
 pub fn ln_1p_f32<S: Isa>(t: Lanes<f32, S>) -> Lanes<f32, S> {
     ln_1p(
         t,
-        [
-            1.400_602_365_366_927_4e-1,
-            1.400_089_699_664_083_5e-1,
-            2.001_076_393_023_765_5e-1,
+        &[
             3.333_320_813_811_964e-1,
+            2.001_076_393_023_765_5e-1,
+            1.400_089_699_664_083_5e-1,
+            1.400_602_365_366_927_4e-1,
         ],
     )
 }
@@ -218,17 +199,17 @@ pub fn ln_1p_f32<S: Isa>(t: Lanes<f32, S>) -> Lanes<f32, S> {
 pub fn ln_1p_f64<S: Isa>(t: Lanes<f64, S>) -> Lanes<f64, S> {
     ln_1p(
         t,
-        [
-            8.504_923_929_707_651e-2,
-            4.172_461_674_849_482e-2,
-            6.052_477_842_256_835e-2,
-            6.650_560_022_587_969e-2,
-            7.693_274_246_124_44e-2,
-            9.090_872_237_241_993e-2,
-            1.111_111_197_687_427_6e-1,
-            1.428_571_427_405_797_7e-1,
-            2.000_000_000_007_756_6e-1,
+        &[
             3.333_333_333_333_315_5e-1,
+            2.000_000_000_007_756_6e-1,
+            1.428_571_427_405_797_7e-1,
+            1.111_111_197_687_427_6e-1,
+            9.090_872_237_241_993e-2,
+            7.693_274_246_124_44e-2,
+            6.650_560_022_587_969e-2,
+            6.052_477_842_256_835e-2,
+            4.172_461_674_849_482e-2,
+            8.504_923_929_707_651e-2,
         ],
     )
 }
@@ -265,14 +246,14 @@ pub struct Turn<R: Real, S: Isa> {
 
 /// e^(iab), from the quarter turns of a. These are had times b less the nearest whole number, and all of that is exact until what is
 /// left is rounded: a phase is as good after many turns as before the first. Then polynomials of sin (x + x³q(x²)) and
-/// cos (1 − x²/2 + x⁴q(x²)) on |x| ≤ π/4, highest power first.
+/// cos (1 − x²/2 + x⁴q(x²)) on |x| ≤ π/4.
 #[inline(always)]
-fn turn<R: Real, S: Isa, const M: usize, const N: usize>(
+fn turn<R: Real, S: Isa>(
     a: &QuarterTurns<R, S>,
     b: Lanes<R, S>,
     limit: f64,
-    sin: [f64; M],
-    cos: [f64; N],
+    sin: &[f64],
+    cos: &[f64],
 ) -> Turn<R, S> {
     if !S::FUSED {
         return far_turn(a.a, b);
@@ -281,12 +262,12 @@ fn turn<R: Real, S: Isa, const M: usize, const N: usize>(
     let k = a.high.mul_add(b, shift) - shift;
     let x = a.low.mul_add(b, a.high.mul_add(b, -k)).scale(FRAC_PI_2);
     let w = x * x;
-    let s = (x * w).mul_add(polynomial(w, sin), x);
+    let s = (x * w).mul_add(w.polynomial(sin), x);
     // 1 − w/2 is rounded; what the rounding lost comes back with the rest.
     let one = b.constant(1.0);
     let half_w = w.scale(0.5);
     let rounded = one - half_w;
-    let rest = w * w * polynomial(w, cos);
+    let rest = w * w * w.polynomial(cos);
     let c = rounded + (rest + ((one - rounded) - half_w));
     // k mod 4, as −2..=1 or so: the quadrant says which is which, and the signs.
     let quadrant = k - round(k.scale(0.25)).scale(4.0);
@@ -337,13 +318,13 @@ pub fn turn_f32<S: Isa>(a: &QuarterTurns<f32, S>, b: Lanes<f32, S>) -> Turn<f32,
         a,
         b,
         131_072.0,
-        [
-            2.718_274_475_855_059e-6,
-            -1.983_933_099_729_497_5e-4,
-            8.333_329_374_122_562e-3,
+        &[
             -1.666_666_664_152_686e-1,
+            8.333_329_374_122_562e-3,
+            -1.983_933_099_729_497_5e-4,
+            2.718_274_475_855_059e-6,
         ],
-        [2.443_809_102_416_124_2e-5, -1.388_736_448_601_501_7e-3, 4.166_664_680_72e-2],
+        &[4.166_664_680_72e-2, -1.388_736_448_601_501_7e-3, 2.443_809_102_416_124_2e-5],
     )
 }
 
@@ -353,21 +334,21 @@ pub fn turn_f64<S: Isa>(a: &QuarterTurns<f64, S>, b: Lanes<f64, S>) -> Turn<f64,
         a,
         b,
         70_368_744_177_664.0,
-        [
-            1.589_666_654_307_986e-10,
-            -2.505_075_596_203_747_3e-8,
-            2.755_731_367_866_979_5e-6,
-            -1.984_126_982_977_117_8e-4,
-            8.333_333_333_322_37e-3,
+        &[
             -1.666_666_666_666_663_2e-1,
+            8.333_333_333_322_37e-3,
+            -1.984_126_982_977_117_8e-4,
+            2.755_731_367_866_979_5e-6,
+            -2.505_075_596_203_747_3e-8,
+            1.589_666_654_307_986e-10,
         ],
-        [
-            -1.135_955_935_941_301_9e-11,
-            2.087_572_162_416_066_4e-9,
-            -2.755_731_434_066_152_3e-7,
-            2.480_158_728_944_348e-5,
-            -1.388_888_888_887_406_5e-3,
+        &[
             4.166_666_666_666_66e-2,
+            -1.388_888_888_887_406_5e-3,
+            2.480_158_728_944_348e-5,
+            -2.755_731_434_066_152_3e-7,
+            2.087_572_162_416_066_4e-9,
+            -1.135_955_935_941_301_9e-11,
         ],
     )
 }
