@@ -21,6 +21,8 @@
 // they walk both ways from zero to find what they begin with (parts.cuh). Every sum is taken in a fixed order: the same
 // call gives the same bits. Sums over the blocks, rows and segments are left to reduce.cu.
 //
+// FINDS_MARKS: rows are packed and one chunk each; the block finds by itself which frames begin a sequence or are skipped.
+//
 // SUMMARY: scan_summary, which finds what each adjoint chunk adds to the gradient of the state before it if that after it
 // is zero; prefix.cu makes of these the gradients after each segment. This walk is short on instructions and bound by its
 // own chain of operations where warps are few: a segment has several such chunks.

@@ -166,17 +166,11 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 // Finds the marks of a tile, as marks.cu does for rows that are cut in chunks, and for the backward pass. Every warp does, so
 // that all know whether there is one; the first stores them.
 __device__ __forceinline__ bool store_marks(Tile& tile, Incoming& in) {
-  const int place = (int)threadIdx.x % 32;
   bool marked = false;
 #pragma unroll
   for (int k = 0; k < MARKS_EACH; k++) {
-    const int index = in.index[k], r = k * 32 + place;
-    const u32 taken = __ballot_sync(ALL_LANES, index >= 0), before = taken & ((1u << place) - 1);
-    // Of the nearest before this that is not skipped, and of the last; anything where there is none.
-    const int neighbour = __shfl_sync(ALL_LANES, index, 31 - __clz(before));
-    const int last = __shfl_sync(ALL_LANES, index, 31 - __clz(taken)), previous = before ? neighbour : in.last_index;
-    const u8 mark = mark_of(index, previous);
-    if (taken) in.last_index = last;
+    const int r = k * 32 + (int)threadIdx.x % 32;
+    const u8 mark = mark_in_warp(in.index[k], in.last_index);
     if (threadIdx.x < 32 && r < TILE) tile.marks[r] = mark;
     marked = marked || __any_sync(ALL_LANES, r < TILE && mark != 0);
   }

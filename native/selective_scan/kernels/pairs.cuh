@@ -25,6 +25,7 @@
 
 static_assert(CHANNELS == WARPS_EACH * CHANNELS_EACH, "warps have equally many channels");
 static_assert(PART_FRAMES % SPAN == 0 && TILE <= 64, "marks of a tile are a word");
+static_assert(!FINDS_MARKS || TILE * TILES <= 64, "marks of a row are a word");
 static_assert(SPANS >= AHEAD, "what is read ahead lies in the tile");
 static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
@@ -108,11 +109,12 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared
 struct Marks {
   u64 resets, skips;
 
-  // Those of the frames of a part.
-  __device__ __forceinline__ Marks of_part(int part) const {
-    const u64 own = TILE == PART_FRAMES ? ~(u64)0 : ((u64)1 << PART_FRAMES % 64) - 1;
-    return {resets >> part * PART_FRAMES & own, skips >> part * PART_FRAMES & own};
+  // Those of so many frames.
+  __device__ __forceinline__ Marks from(int first, int frames) const {
+    const u64 own = ~(u64)0 >> (64 - frames);
+    return {resets >> first & own, skips >> first & own};
   }
+  __device__ __forceinline__ Marks of_part(int part) const { return from(part * PART_FRAMES, PART_FRAMES); }
 
   __device__ __forceinline__ bool reset(int r) const { return SEQ_IDX && (resets >> r & 1) != 0; }
   __device__ __forceinline__ bool skip(int r) const { return SEQ_IDX && (skips >> r & 1) != 0; }
@@ -120,7 +122,20 @@ struct Marks {
 
 __device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Place& place,
                                           [[maybe_unused]] i64 i0, [[maybe_unused]] int rows) {
-#if SEQ_IDX
+#if FINDS_MARKS
+  // Those of the whole row: it is short.
+  Marks marks{0, 0};
+  int last_index = -1;
+#pragma unroll
+  for (int first = 0; first < TILE * TILES; first += 32) {
+    const int r = first + thread_anew() % 32;
+    const int index = r < args.seq ? args.seq_idx[place.row * args.seq + frame(args, r)] : -1;
+    const int mark = mark_in_warp(index, last_index);
+    marks.resets |= (u64)__ballot_sync(ALL_LANES, mark & MARK_RESET) << first;
+    marks.skips |= (u64)__ballot_sync(ALL_LANES, mark & MARK_SKIP) << first;
+  }
+  return marks.from((int)i0, TILE);
+#elif SEQ_IDX
   Marks marks{0, 0};
 #pragma unroll
   for (int first = 0; first < TILE; first += 32) {

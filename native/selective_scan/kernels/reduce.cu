@@ -118,25 +118,25 @@ __device__ __forceinline__ void reduce_columns(const Arguments& args, i64 block,
   const int x = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
   const i64 rows = (args.batch + args.rows_per_block - 1) / args.rows_per_block * args.segments;
   const i64 column = block * COLUMNS + x;
+  // In the slots beyond the last state nobody has left anything.
+  const bool here = column < width && (!of_states || args.first_state + (int)(column % SLOT_WIDTH) / COMPONENTS < args.state);
   double sum = 0;
   // The last segment may end before the piece begins: then nobody has left anything there.
   const u32 segments = (u32)args.segments;
   const bool all = args.segment * (args.segments - 1) + args.piece_first < args.seq;
-  if (column < width) {
+  if (here) {
     for (i64 row = slice; row < rows; row += SLICES) {
       if (all || (u32)row % segments < segments - 1) sum += (double)parts[row * width + column];
     }
   }
   slices[slice][x] = sum;
   __syncthreads();
-  if (slice > 0 || column >= width) return;
+  if (slice > 0 || !here) return;
   for (int k = 1; k < SLICES; k++) sum += slices[k][x];
   i64 at = column;
   if (of_states) {
     const i64 channel = column / SLOT_WIDTH;
-    const int here = (int)(column % SLOT_WIDTH);
-    if (args.first_state + here / COMPONENTS >= args.state) return;
-    at = (channel * args.state + args.first_state) * COMPONENTS + here;
+    at = (channel * args.state + args.first_state) * COMPONENTS + column % SLOT_WIDTH;
   }
   const bool first_piece = args.sums_go_on || args.piece_first + args.piece_frames >= args.segment;
   const bool first = first_piece && (of_states ? !args.accumulate : args.first_pass);

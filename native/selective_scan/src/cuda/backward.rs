@@ -59,11 +59,11 @@ impl BackwardKernels<Wanted> {
         let reduce = configurations.reduce();
         let of_reduce = |name| Wanted { configuration: reduce, name, threads: REDUCE_THREADS };
         Self {
-            backward: Wanted::walking(configurations.backward(plan.tiles()), c"scan_backward"),
+            backward: Wanted::walking(configurations.backward(plan.chunks, plan.tiles()), c"scan_backward"),
             reduce: of_reduce(c"scan_reduce"),
             vector: reduce.vector,
             round_constants: of_reduce(c"scan_round_constants"),
-            marks: Wanted::marks(&configurations),
+            marks: if plan.needs_marks() { Wanted::marks(&configurations) } else { None },
             states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
             adjoints: (plan.segments > 1).then(|| Boundaries::of_adjoints(&configurations)),
         }
@@ -287,7 +287,10 @@ pub(super) fn lay_out_backward(
         sums(problem.b, arguments.db);
     [arguments.dc_parts, arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] =
         sums(problem.c, arguments.dc);
-    let packings = packings(problem, plan.chunks, plan.adjoint_chunks(problem), at);
+    let packings = match plan.needs_marks() {
+        true => packings(problem, plan.chunks, plan.adjoint_chunks(problem), at),
+        false => Default::default(),
+    };
     Workplace { packings, together, bytes_each }
 }
 

@@ -292,11 +292,12 @@ impl<'a> Configurations<'a> {
         })
     }
 
-    /// backward.cu, for chunks of so many tiles.
-    pub fn backward(&self, tiles: usize) -> Configuration {
+    /// backward.cu, for so many chunks of so many tiles.
+    pub fn backward(&self, chunks: usize, tiles: usize) -> Configuration {
         self.that_fit(Configuration {
             has_d: self.problem.d,
             tiles,
+            finds_marks: self.problem.seq_idx && finds_marks(chunks),
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
             ..self.walking_back()
         })
