@@ -18,7 +18,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::nvrtc::Compiler;
-use selective_scan::cuda::packed::{TARGET, pack};
+use selective_scan::cuda::packed::{pack, target};
 use selective_scan::{Error, Problem};
 use support::devices::{devices, kernels};
 use support::registry::Registry;
@@ -62,7 +62,7 @@ fn main() -> Result<(), Error> {
     let compiler = Compiler::find()?;
     let done = Mutex::new(0);
     let compile = |configuration: &Configuration| {
-        let text = compiler.compile(configuration, TARGET)?;
+        let text = compiler.compile(configuration, target(configuration))?;
         let mut done = done.lock().expect("no one panics with it");
         *done += 1;
         if *done % 50 == 0 {

@@ -13,7 +13,7 @@
 // FINDS_MARKS: rows are packed and one chunk each; the block finds by itself which frames begin a sequence or are skipped.
 //
 // Two tiles lie in shared memory, the one that is walked and the next, and that after is on its way in registers: one
-// barrier a tile. Between them lies the walk: of quads.cuh, or, where channels are few, of time_lanes.cuh.
+// barrier a tile. Between them lies the walk: of staged.cuh, or, where channels are few, of time_lanes.cuh.
 
 #define USE_X 1
 #define USE_B 1
@@ -25,6 +25,7 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 #include "rows.cuh"
+#include "lanes.cuh"
 
 #define QUADS (TILE / 4)
 // Whether the marks of packed rows come from marks.cu.
@@ -321,24 +322,12 @@ __device__ __forceinline__ bool bring(const Tile& tile, Tile& other, Finishing& 
   return stored_mark;
 }
 
-// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where their x was. Each exchange halves what a
-// thread holds.
+// Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where their x was.
 template <int COUNT>
 __device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane,
                                           [[maybe_unused]] Real (&y)[COUNT]) {
 #if !SUMMARY
-  int held = COUNT, first = 0;
-#pragma unroll
-  for (int bit = LANES / 2; bit > 0; bit /= 2) {
-    const bool upper = lane & bit;
-    held /= 2;
-#pragma unroll
-    for (int g = 0; g < held; g++) {
-      const Real give = upper ? y[g] : y[g + held], keep = upper ? y[g + held] : y[g];
-      y[g] = keep + __shfl_xor_sync(ALL_LANES, give, thread_bit(bit));
-    }
-    if (upper) first += held;
-  }
+  const int first = sum_over_lanes(lane, y);
   Real sums[COUNT / LANES];
 #pragma unroll
   for (int g = 0; g < COUNT / LANES; g++) sums[g] = y[g];
@@ -347,23 +336,11 @@ __device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_un
 #endif
 }
 
-// Takes a value from memory through an operation whose result the compiler cannot know. Else its first use in the loop
-// waits, in every turn, for the loads of the turn: they share a scoreboard (12% of the time, on an H200).
-__device__ __forceinline__ void settle(float& value, const Arguments& args) {
-  value = __uint_as_float(__float_as_uint(value) ^ (u32)(args.reverse & 2));  // `reverse` is 0 or 1
-}
-__device__ __forceinline__ void settle(double& value, const Arguments& args) {
-  value = __longlong_as_double(__double_as_longlong(value) ^ (i64)(args.reverse & 2));
-}
-__device__ __forceinline__ void settle(Complex& value, const Arguments& args) {
-  settle(value.re, args);
-  settle(value.im, args);
-}
-
 #if TIME_LANES > 1
 #include "time_lanes.cuh"
 #else
 #include "quads.cuh"
+#include "staged.cuh"
 #endif
 
 struct Shared {

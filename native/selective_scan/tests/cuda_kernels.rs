@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use rayon::prelude::*;
-use selective_scan::cuda::compile::Configuration;
+use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::images::Images;
+use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, problem};
@@ -70,6 +71,47 @@ fn kernels_compile_for_every_architecture() {
         let compiled = compiler.compile(configuration, compiler.target(*architecture));
         assert!(compiled.is_ok(), "{configuration:?}: {compiled:?}");
     });
+}
+
+#[test]
+fn tiles_are_copied_by_devices_that_can() {
+    let copied = |device, problem: &Problem| {
+        configurations(&device, problem, Pass::Forward).iter().any(|kernel| kernel.program == Program::Bulk)
+    };
+    let plain = problem(8, 2048, 1536, 16);
+    for device in architectures() {
+        // Those of 12.0 have room for one block of three.
+        assert_eq!(copied(device, &plain), [90, 100].contains(&device.architecture), "{device:?}");
+    }
+    let h200 = device(90);
+    let older_driver = Properties { tensor_maps: false, ..h200 };
+    assert!(!copied(older_driver, &plain));
+    let halves = |problem: &Problem| Problem { b: Projection::PerFrame { groups: 2 }, ..problem.clone() };
+    for problem in [
+        Problem { initial_state: true, ..plain.clone() },
+        Problem { method: Method::Bilinear, ..plain.clone() },
+        Problem { state: 12, dim: 1532, ..plain.clone() },
+        halves(&plain),
+        problem(8, 1024, 512, 16),
+        problem(1, 65536, 1024, 16),
+    ] {
+        assert!(copied(h200, &problem), "{problem:?}");
+    }
+    for problem in [
+        block(8, 2048, 1536, 16),
+        bf16(plain.clone()),
+        Problem { reverse: true, ..plain.clone() },
+        Problem { seq_idx: true, ..plain.clone() },
+        Problem { c: Projection::Constant, ..plain.clone() },
+        Problem { state: 32, ..plain.clone() },
+        // Rows that are no multiple of 16 bytes, or that two groups share a box of.
+        Problem { state: 14, ..plain.clone() },
+        Problem { dim: 1534, ..plain.clone() },
+        halves(&Problem { dim: 1544, ..plain.clone() }),
+        problem(32, 60, 512, 16),
+    ] {
+        assert!(!copied(h200, &problem), "{problem:?}");
+    }
 }
 
 #[test]

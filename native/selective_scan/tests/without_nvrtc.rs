@@ -9,7 +9,7 @@ use selective_scan::Error;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::nvrtc::Compiler;
-use selective_scan::cuda::packed::{TARGET, pack, unpack};
+use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::{Pass, configurations};
 use shapes::{block, problem};
 use support::devices::device;
@@ -41,7 +41,7 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
     let compiled = match compiler() {
         Some(compiler) => {
             let images = Images::at(90, Some(cache.clone()), None);
-            let text = compiler.compile(&packed, TARGET).unwrap();
+            let text = compiler.compile(&packed, target(&packed)).unwrap();
             assert!(text.starts_with(b"//") && text.ends_with(b"\0"), "PTX with its terminating zero");
             pack(&file, &[(packed, text.clone())]).unwrap();
             Some((bytes(&images, &cached).unwrap(), text))

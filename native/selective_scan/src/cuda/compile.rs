@@ -17,6 +17,8 @@ pub enum Program {
     Prefix,
     /// The forward scan.
     Forward,
+    /// The same where the device copies whole tiles by itself.
+    Bulk,
     /// The backward pass.
     Backward,
     /// The second stage of its sums.
@@ -43,6 +45,7 @@ impl Program {
             Self::Marks => source!("marks.cu"),
             Self::Prefix => source!("prefix.cu"),
             Self::Forward => source!("forward.cu"),
+            Self::Bulk => source!("bulk.cu"),
             Self::Backward => source!("backward.cu"),
             Self::Reduce => source!("reduce.cu"),
         }
@@ -55,8 +58,12 @@ pub(super) const HEADERS: &[(&CStr, &str)] = &[
     source!("arguments.cuh"),
     source!("block.cuh"),
     source!("rows.cuh"),
+    source!("lanes.cuh"),
     source!("quads.cuh"),
     source!("rounds.cuh"),
+    source!("staged.cuh"),
+    source!("stretches.cuh"),
+    source!("bulk.cuh"),
     source!("time_lanes.cuh"),
     source!("pairs.cuh"),
     source!("frames.cuh"),
@@ -103,7 +110,8 @@ pub struct Configuration {
 impl Configuration {
     /// Threads of a block of the kernels that walk over frames.
     pub const fn threads(&self) -> usize {
-        self.layout.warps * 32
+        let carrier = matches!(self.program, Program::Bulk) as usize;
+        (self.layout.warps + carrier) * 32
     }
 
     fn macros(&self) -> Vec<String> {

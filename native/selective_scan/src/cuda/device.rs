@@ -17,6 +17,7 @@ use super::driver::{During, guarded, initialize, unavailable, words};
 use super::images::Images;
 use super::launch::{Kernel, Wanted};
 use super::policy::Properties;
+use super::tensor_maps::makes_tensor_maps;
 use crate::Error;
 
 /// A CUDA device as users see it.
@@ -137,6 +138,7 @@ fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
         multiprocessors,
         shared_per_block: shared,
         shared_per_multiprocessor: shared_in_all,
+        tensor_maps: major >= 9 && makes_tensor_maps(),
     };
     Ok((info, properties))
 }

@@ -3,15 +3,19 @@
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, passes, walks};
+use super::compile::Configuration;
 use super::device::Device;
 use super::launch::{
     Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
 use super::policy::{Alignment, Configurations, ForwardPlan, Properties};
+use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels<K> {
     forward: K,
+    /// What that is compiled for, where it is scan_bulk.
+    bulk: Option<Configuration>,
     marks: Option<K>,
     boundaries: Option<Boundaries<K>>,
 }
@@ -25,8 +29,13 @@ impl ForwardKernels<Wanted> {
     ) -> Self {
         let configurations = Configurations::new(problem, plan.layout, plan.units, alignment, *properties);
         let forward = configurations.forward(plan.chunks);
+        let bulk = (plan.bulk && configurations.aligned_for_bulk()).then(|| configurations.bulk(plan.chunks));
         Self {
-            forward: Wanted::walking(forward, c"scan_forward"),
+            forward: match bulk {
+                Some(bulk) => Wanted::walking(bulk, c"scan_bulk"),
+                None => Wanted::walking(forward, c"scan_forward"),
+            },
+            bulk,
             marks: if plan.needs_marks() { Wanted::marks(&configurations) } else { None },
             boundaries: (plan.chunks > 1).then(|| Boundaries::of_states(&configurations, forward.joins)),
         }
@@ -35,6 +44,7 @@ impl ForwardKernels<Wanted> {
     pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<ForwardKernels<K>, E> {
         Ok(ForwardKernels {
             forward: f(self.forward)?,
+            bulk: self.bulk,
             marks: self.marks.map(&mut *f).transpose()?,
             boundaries: self.boundaries.map(|boundaries| boundaries.try_map(f)).transpose()?,
         })
@@ -93,6 +103,8 @@ impl Device {
         arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
+        let maps = kernels.bulk.map(|bulk| Maps::of(problem, &bulk, &inputs, outputs.y)).transpose()?;
+
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
         }
@@ -103,7 +115,8 @@ impl Device {
             if let Some(boundaries) = &kernels.boundaries {
                 boundaries.find(&launcher, problem, &arguments)?;
             }
-            launcher.launch("forward", kernels.forward, walking_blocks(&arguments), &arguments)?;
+            let blocks = walking_blocks(&arguments);
+            launcher.launch_with("forward", kernels.forward, blocks, &arguments, maps.as_ref())?;
         }
         Ok(())
     }

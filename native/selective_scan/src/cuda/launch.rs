@@ -20,6 +20,7 @@ use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
 use super::policy::{Alignment, Configurations, Properties, RESERVED_SHARED, checkpoint_interval};
+use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Problem};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -143,6 +144,18 @@ impl<'a> Launcher<'a> {
         blocks: Blocks,
         arguments: &Arguments,
     ) -> Result<(), Error> {
+        self.launch_with(what, kernel, blocks, arguments, None)
+    }
+
+    /// The same with tensor maps, where the kernel wants them.
+    pub(super) fn launch_with(
+        &self,
+        what: &str,
+        kernel: Kernel,
+        blocks: Blocks,
+        arguments: &Arguments,
+        maps: Option<&Maps>,
+    ) -> Result<(), Error> {
         let [x, y, z] = blocks.grid();
         let is_early = self.after_kernel.replace(true) && kernel.waits;
         let mut early = CUlaunchAttribute {
@@ -165,9 +178,13 @@ impl<'a> Launcher<'a> {
             attrs: &mut early,
             numAttrs: u32::from(is_early),
         };
-        let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
-        // SAFETY: the function belongs to a module of this device that is never unloaded; its one parameter is an
-        // `Arguments`, which the driver copies before it returns; the addresses in it are the caller's promise.
+        let mut parameters = [
+            std::ptr::from_ref(arguments).cast_mut().cast::<c_void>(),
+            maps.map_or(std::ptr::null_mut(), |maps| std::ptr::from_ref(maps).cast_mut().cast()),
+        ];
+        // SAFETY: the function belongs to a module of this device that is never unloaded; its parameters are an
+        // `Arguments` and, of scan_bulk, `Maps`, which the driver copies before it returns (as many as the function has); the
+        // addresses in them are the caller's promise.
         unsafe {
             cuLaunchKernelEx(&config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
         }

@@ -16,15 +16,21 @@ use std::sync::OnceLock;
 use miniz_oxide::deflate::compress_to_vec_zlib;
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 
-use super::compile::{Configuration, Key, Target};
+use super::compile::{Configuration, Key, Program, Target};
 
 const MAGIC: &[u8; 8] = b"exphil01";
 const KEY: usize = size_of::<Key>();
 const ENTRY: usize = KEY + 3 * 8;
 /// The best that miniz_oxide does.
 const LEVEL: u8 = 10;
-/// The oldest architecture that NVRTC 12 and 13 both compile for.
-pub const TARGET: Target = Target::Ptx(75);
+/// What a kernel of a pack is compiled for: the oldest architecture that NVRTC 12 and 13 both compile for, or that which first had
+/// what the kernel needs.
+pub const fn target(configuration: &Configuration) -> Target {
+    match configuration.program {
+        Program::Bulk => Target::Ptx(90),
+        _ => Target::Ptx(75),
+    }
+}
 
 static PACK: OnceLock<PathBuf> = OnceLock::new();
 
@@ -54,7 +60,7 @@ pub fn unpack(file: &Path, configuration: &Configuration) -> Option<Vec<u8>> {
     }
     let mut index = vec![0; count as usize * ENTRY];
     file.read_exact(&mut index).ok()?;
-    let key = configuration.key(TARGET);
+    let key = configuration.key(target(configuration));
     let entry = index.chunks_exact(ENTRY).find(|entry| entry[..KEY] == key)?;
     let [at, compressed, length] = [0, 1, 2].map(|k| number(&entry[KEY + 8 * k..][..8]));
     file.seek(SeekFrom::Start(at?)).ok()?;
@@ -67,14 +73,14 @@ fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Writes a pack of kernels, each compiled for [`TARGET`].
+/// Writes a pack of kernels, each compiled for its [`target`].
 pub fn pack(file: &Path, kernels: &[(Configuration, Vec<u8>)]) -> io::Result<()> {
     let first = MAGIC.len() + 8 + kernels.len() * ENTRY;
     let mut index = Vec::new();
     let mut texts = Vec::new();
     for (configuration, text) in kernels {
         let compressed = compress_to_vec_zlib(text, LEVEL);
-        index.extend(configuration.key(TARGET));
+        index.extend(configuration.key(target(configuration)));
         for number in [first + texts.len(), compressed.len(), text.len()] {
             index.extend((number as u64).to_le_bytes());
         }

@@ -33,6 +33,7 @@ pub fn devices() -> impl Iterator<Item = Properties> {
         multiprocessors,
         shared_per_block: of_block << 10,
         shared_per_multiprocessor: of_all << 10,
+        tensor_maps: architecture >= 90,
     })
 }
 

@@ -4,7 +4,7 @@ use super::backward::{
     BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back, is_light_walk_back,
     summary_bytes,
 };
-use super::forward::{CHANNELS_FOR_TIME_LANES, finds_marks, forward_bytes};
+use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, finds_marks, forward_bytes};
 use super::{
     Alignment, Layout, Properties, RESERVED_SHARED, Units, has_several_passes, is_constant,
     is_heavy_walk_forward, is_plain, real_bytes, state_words,
@@ -261,6 +261,24 @@ impl<'a> Configurations<'a> {
             several_passes: has_several_passes(self.problem, &self.layout),
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
+        })
+    }
+
+    /// Whether the operands are aligned as bulk.cu wants them.
+    pub fn aligned_for_bulk(&self) -> bool {
+        let Alignment { sequences, b, c, states: _ } = self.alignment;
+        [sequences, b, c].iter().all(|&alignment| alignment >= BULK_ALIGNMENT)
+    }
+
+    /// bulk.cu, for so many chunks.
+    pub fn bulk(&self, chunks: usize) -> Configuration {
+        self.that_fit(Configuration {
+            program: Program::Bulk,
+            vector: 1,
+            vector_b: 1,
+            vector_c: 1,
+            shared_bytes: bulk_bytes(),
+            ..self.forward(chunks)
         })
     }
 

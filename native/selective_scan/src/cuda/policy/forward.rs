@@ -6,8 +6,8 @@ use super::{
     Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, is_constant, is_heavy_walk_forward,
     real_bytes, state_words, states_for, unit, varying,
 };
-use crate::Problem;
 use crate::cuda::compile::Program;
+use crate::{ElementType, Problem};
 
 /// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
 /// of states a channel beside them, frames of a tile, and the warps that a block has, a channel each: usually, and where
@@ -34,6 +34,22 @@ const SHORTEST_CHUNK: usize = 80;
 const SHORTEST_TO_CUT: usize = 192;
 /// The place of a block, in its shared memory.
 const PLACE_BYTES: usize = 64;
+/// What bulk.cu is written for: lanes a channel of so many states, channels a block, frames a tile; tiles in shared memory, and
+/// those of outputs.
+const BULK_LANES: usize = 4;
+const BULK_STATES: usize = 4;
+const BULK_CHANNELS: usize = 32;
+const BULK_TILE: usize = 32;
+const BULK_STAGES: usize = 3;
+const BULK_OUTPUTS: usize = 4;
+/// Frames of a chunk from which on it is the faster: a block takes longer to begin.
+const BULK_FRAMES: usize = 128;
+/// Blocks that a multiprocessor should have room for, or tiles through registers are faster.
+const BULK_BLOCKS: usize = 3;
+/// Its barriers, of 8 bytes each.
+const BULK_BARRIERS: usize = 2 * BULK_STAGES;
+/// What the engine that copies tiles wants the rows of a tensor to be a multiple of, in bytes, and a tensor to be aligned to.
+pub(super) const BULK_ALIGNMENT: usize = 16;
 
 /// The forward pass of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +64,8 @@ pub struct ForwardPlan {
     pub chunks: usize,
     /// Frames from one state to the next that is kept for the backward pass.
     pub checkpoint_interval: usize,
+    /// Whether bulk.cu walks it, if the operands are aligned.
+    pub bulk: bool,
 }
 
 /// Whether the kernel finds the marks of packed rows by itself, where they are so many chunks; else marks.cu does.
@@ -90,6 +108,13 @@ pub(super) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
     2 * (sequences + projections.count() * projection + marks) + parked + PLACE_BYTES
 }
 
+/// Shared memory of bulk.cu.
+pub(super) const fn bulk_bytes() -> usize {
+    let (frame, projections) = (BULK_CHANNELS * 4, 2 * BULK_LANES * BULK_STATES * 4);
+    let tile = BULK_TILE * (2 * frame + projections);
+    BULK_STAGES * tile + BULK_OUTPUTS * BULK_TILE * frame + BULK_BARRIERS * 8 + PLACE_BYTES
+}
+
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
 /// kept.
 fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize {
@@ -101,6 +126,26 @@ fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize
 }
 
 impl Properties {
+    /// Whether the device can copy the tiles of a problem by itself, and nothing is done to their elements but the scan.
+    fn copies_tiles(&self, problem: &Problem) -> bool {
+        let needs_more =
+            problem.d || problem.z || problem.dt_bias || problem.dt_softplus || problem.dt_limit.is_some();
+        let rows_fit = |elements: usize| (elements * 4).is_multiple_of(BULK_ALIGNMENT);
+        self.tensor_maps
+            && self.shared_per_multiprocessor / (bulk_bytes() + RESERVED_SHARED) >= BULK_BLOCKS
+            && problem.element == ElementType::F32
+            && !problem.complex
+            && !is_heavy_walk_forward(problem)
+            && varying(problem) == 2
+            && problem.seq >= BULK_FRAMES
+            && !(needs_more || problem.seq_idx || problem.reverse || problem.bidirectional)
+            && problem.state <= BULK_LANES * BULK_STATES
+            && rows_fit(problem.state)
+            && rows_fit(problem.dim)
+            // Blocks of one group of channels do not share their last box with the next.
+            && (unit(problem) == problem.dim || unit(problem).is_multiple_of(BULK_CHANNELS))
+    }
+
     /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
     /// as many rounds as shared memory has room for.
     pub(super) fn forward_layout(&self, problem: &Problem, interval: usize, fewest: bool) -> (Layout, Units) {
@@ -131,9 +176,10 @@ impl Properties {
         while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
             lanes *= 2;
         }
+        let enough = if self.copies_tiles(problem) { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
         while !fewest
             && lanes < 8
-            && channels * lanes / 32 < WARPS_WITH_4_LANES * self.multiprocessors
+            && ((channels * lanes / 32) as f64) < enough * self.multiprocessors as f64
             && lanes * 2 * states_for(count, lanes * 2, words) <= lanes * states_for(count, lanes, words)
         {
             lanes *= 2;
@@ -207,6 +253,7 @@ impl Properties {
                 chunk: problem.seq,
                 chunks: 1,
                 checkpoint_interval: interval,
+                bulk: false,
             };
         }
         let (mut layout, mut units) = self.forward_layout(problem, interval, false);
@@ -234,6 +281,10 @@ impl Properties {
             chunk,
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: interval,
+            bulk: self.copies_tiles(problem)
+                && chunk >= BULK_FRAMES
+                && (layout.lanes, layout.states) == (BULK_LANES, BULK_STATES)
+                && (layout.channels, layout.tile) == (BULK_CHANNELS, BULK_TILE),
         }
     }
 }

@@ -27,6 +27,8 @@ pub struct Properties {
     pub shared_per_block: usize,
     /// Shared memory of a multiprocessor, in bytes.
     pub shared_per_multiprocessor: usize,
+    /// Whether it copies whole tiles by itself, as a tensor map describes them.
+    pub tensor_maps: bool,
 }
 
 /// Alignment, in bytes, of the addresses that the kernels access in packs.

@@ -1,0 +1,246 @@
+// The forward scan of forward.cu for what needs nothing but the scan (BULK of the policy): tiles of x, Δ, B and C as they lie in
+// device memory are brought by the device's engine for copies, and y is taken away by it (bulk.cuh).
+//
+// A block walks one chunk of one batch row for CHANNELS channels. Of its warps, WARPS walk; one thread of a further one, the
+// carrier, asks for tiles, STAGES ahead, and has outputs taken away. No barrier is for all: walkers wait for a tile to
+// arrive, the carrier for all warps to have walked it. So a walker may be ahead of another by as many tiles as there are.
+//
+// Each lane reads single elements of Δ and x, and multiplies for itself; it reads its states of B and C at once. Operands
+// are read a quad ahead of the walk, over the borders of tiles too, and sums over lanes are taken a quad late. Exponentials are not
+// computed ahead: that costs a tenth (bench/NOTES.md, as all that is measured).
+
+#define USE_X 1
+#define USE_B 1
+#define USE_C 1
+#define USE_DY 0
+#define USE_Z 0
+
+#include "number.cuh"
+#include "discretize.cuh"
+#include "arguments.cuh"
+#include "block.cuh"
+#include "lanes.cuh"
+#include "bulk.cuh"
+
+#define QUADS (TILE / 4)
+// Tiles in shared memory, and those of outputs: a walker that begins a tile knows that the outputs of STAGES + 1 tiles before have
+// been read, because the carrier waited for that before it asked for the tile.
+#define STAGES 3
+#define OUTPUTS (STAGES + 1)
+#define ALL_THREADS (THREADS + 32)
+
+static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
+static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !SEQ_IDX && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS &&
+                  !LIMIT && !SEVERAL_PASSES && ROUNDS == 1 && !SUMMARY,
+              "elements need nothing but the scan");
+
+// As the engine copies it.
+struct Tile {
+  Real delta[TILE][CHANNELS], x[TILE][CHANNELS], b[TILE][SLOTS], c[TILE][SLOTS];
+};
+// Frame by frame, but in frame r the place of the pack of four channels p is p ^ r % 8, as the engine has it where it swizzles in
+// 128 bytes: so the lanes of a channel, which write different frames, find different banks.
+struct Outputs {
+  Real y[TILE][CHANNELS];
+};
+
+// Where the channel of a thread lies in a tile. Those of a warp are two packs, half a frame apart: then no two packs of
+// four frames share banks.
+__device__ __forceinline__ int row_of(int index) {
+  const int channel = channel_of(index % 32);
+  return (index / 32 + channel / 4 * WARPS) * 4 + channel % 4;
+}
+__device__ __forceinline__ int column_of(int row) { return row; }
+
+#include "quads.cuh"
+
+struct Shared {
+  Tile tiles[STAGES];
+  Outputs outputs[OUTPUTS];
+  Barrier brought[STAGES], walked[STAGES];
+  Place place;  // of the block: the walk needs the registers
+};
+static_assert(sizeof(Tile) % 1024 == 0 && sizeof(Outputs) % 1024 == 0, "outputs lie as they are swizzled");
+static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
+
+// One of `COUNT` places in turn, and how often, modulo 2, all have been gone through.
+template <int COUNT>
+struct Turn {
+  int place = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++place < COUNT) return;
+    place = 0;
+    parity ^= 1;
+  }
+};
+
+// The frames of a chunk, in tiles; the last may be a part of one.
+struct Frames {
+  int begin, count;
+
+  __device__ __forceinline__ int tiles() const { return (count + TILE - 1) / TILE; }
+};
+
+__device__ __forceinline__ void ask(Shared& shared, const Maps& maps, const Place& place, const Frames& frames, int number,
+                                    int stage) {
+  Tile& tile = shared.tiles[stage];
+  Barrier& barrier = shared.brought[stage];
+  const int frame = frames.begin + number * TILE, channel = (int)place.channel0, row = (int)place.row;
+  barrier.arrive_announcing(sizeof(Tile));
+  bring(tile.delta, maps.dt, channel, frame, row, barrier);
+  bring(tile.x, maps.x, channel, frame, row, barrier);
+  bring(tile.b, maps.b, 0, (int)place.group_b, frame, row, barrier);
+  bring(tile.c, maps.c, 0, (int)place.group_c, frame, row, barrier);
+}
+
+// What the carrier does, a thread alone.
+__device__ __forceinline__ void carry(Shared& shared, const Maps& maps, const Place& place, const Frames& frames) {
+  const int tiles = frames.tiles();
+  for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, maps, place, frames, number, number);
+  wait_for_kernels_before();  // they may still read what lies where y goes
+  Turn<STAGES> stage;
+  Turn<OUTPUTS> output;
+#pragma unroll 1
+  for (int number = 0; number < tiles; number++) {
+    shared.walked[stage.place].wait(stage.parity);
+    wait_until_read();
+    take_away(maps.y, (int)place.channel0, frames.begin + number * TILE, (int)place.row, shared.outputs[output.place].y);
+    if (number + STAGES < tiles) ask(shared, maps, place, frames, number + STAGES, stage.place);
+    stage.advance();
+    output.advance();
+  }
+  wait_until_written();
+}
+
+__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Real (&delta)[4], Quad& operands) {
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+    const int r = quad * 4 + g;
+    delta[g] = tile.delta[r][thread.row];
+    operands.x[g] = tile.x[r][thread.row];
+    State b[STATES], c[STATES];
+    load_lane(b, &tile.b[r][thread.lane * LANE_WIDTH]);
+    load_lane(c, &tile.c[r][thread.lane * LANE_WIDTH]);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      operands.b[s][g] = b[s];
+      operands.c[s][g] = c[s];
+    }
+  }
+}
+
+// What a quad of operands comes to.
+template <bool WHOLE>
+__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[4], Quad& operands, int rows, Real (&y)[4]) {
+  QuadCoefficients k;
+#pragma unroll
+  for (int g = 0; g < 4; g++) operands.x[g] = scale_input(operands.x[g], delta[g]);
+  discretize_quad(thread, delta, operands, k);
+  walk_quad<WHOLE>(thread, operands, k, 0, rows, y);
+}
+
+// Sums the lanes' parts of a quad; every lane puts one frame's.
+__device__ __forceinline__ void put_sums(Outputs& outputs, const Thread& thread, int quad, Real (&y)[4]) {
+  const int r = sum_over_lanes(thread.lane, y);
+  // Found once for even quads, of which odd ones lie four packs apart.
+  const int place = thread.lane * CHANNELS + (thread.row ^ thread.lane * 4);
+  (&outputs.y[quad * 4][0])[quad % 2 ? place ^ 16 : place] = y[0];
+}
+
+// Tells the carrier that the warp has walked the tile of a stage.
+__device__ __forceinline__ void tell_walked(Shared& shared, int stage) {
+  show_to_engine();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) shared.walked[stage].arrive();
+}
+
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    scan_bulk(const Arguments args, const __grid_constant__ Maps maps) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+
+  let_next_begin();
+  const Place place = find_place(args);
+  if (place.row >= args.batch) return;
+  const i64 begin = chunk_begin(args, place);
+  const Frames frames{(int)begin, (int)(chunk_end(args, place) - begin)};
+  if (threadIdx.x == THREADS) {
+    for (int stage = 0; stage < STAGES; stage++) {
+      shared.brought[stage].begin(1);
+      shared.walked[stage].begin(WARPS);
+    }
+    shared.place = place;
+    show_to_engine();
+  }
+  __syncthreads();
+  if (threadIdx.x >= THREADS) {
+    if (threadIdx.x == THREADS) carry(shared, maps, place, frames);
+    return;
+  }
+
+  wait_for_kernels_before();
+  Thread thread;
+  begin_thread(thread, args, place);
+  Kept kept(args, begin, frames.count);
+  const int tiles = frames.tiles(), last_rows = frames.count - (tiles - 1) * TILE;
+  // Where few frames are missing, and they leave the states as they are, the last tile is walked like the others.
+  const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && thread.finite) ? tiles : tiles - 1;
+
+  Turn<STAGES> stage;
+  Turn<OUTPUTS> output;
+  Real delta[4], last[4];
+  Quad operands;
+  shared.brought[0].wait(0);
+  fetch_quad(shared.tiles[0], thread, 0, delta, operands);
+  int before = 0, output_before = 0;  // the stage and the output of the tile before
+#pragma unroll 1
+  for (int number = 0; number < whole; number++) {
+    if (number * TILE == kept.at) keep(thread, args, shared.place, kept);
+    Turn<STAGES> next = stage;
+    next.advance();
+#pragma unroll
+    for (int quad = 0; quad < QUADS; quad++) {
+      Real next_delta[4], y[4];
+      Quad next_operands;
+      const bool goes_on = quad == QUADS - 1;
+      if (goes_on && number + 1 < tiles) shared.brought[next.place].wait(next.parity);
+      // After the last tile there is nothing to be fetched; what is there is not used.
+      fetch_quad(shared.tiles[goes_on ? next.place : stage.place], thread, (quad + 1) % QUADS, next_delta, next_operands);
+      walk_fetched<true>(thread, delta, operands, 4, y);
+      if (quad > 0) {
+        put_sums(shared.outputs[output.place], thread, quad - 1, last);
+      } else if (number > 0) {
+        put_sums(shared.outputs[output_before], thread, QUADS - 1, last);
+        tell_walked(shared, before);
+      }
+#pragma unroll
+      for (int g = 0; g < 4; g++) {
+        last[g] = y[g];
+        delta[g] = next_delta[g];
+      }
+      operands = next_operands;
+    }
+    before = stage.place;
+    output_before = output.place;
+    stage = next;
+    output.advance();
+  }
+  if (whole > 0) {
+    put_sums(shared.outputs[output_before], thread, QUADS - 1, last);
+    tell_walked(shared, before);
+  }
+  if (whole < tiles) {
+    if (whole * TILE == kept.at) keep(thread, args, shared.place, kept);
+#pragma unroll 1
+    for (int quad = 0; quad * 4 < last_rows; quad++) {
+      Real y[4];
+      fetch_quad(shared.tiles[stage.place], thread, quad, delta, operands);
+      walk_fetched<false>(thread, delta, operands, last_rows - quad * 4, y);
+      put_sums(shared.outputs[output.place], thread, quad, y);
+    }
+    tell_walked(shared, stage.place);
+  }
+  end_thread(thread, args, shared.place);
+}

@@ -1,0 +1,75 @@
+// Copies of whole tiles between device memory and shared memory by the device's own engine, from 9.0 on (PTX ISA, "Data movement
+// and conversion instructions: tensor copy"): one thread asks, by a tensor map that the host has made (tensor_maps.rs), and no
+// thread needs an address, a condition or a register. What lies beyond the tensor is zero where it is brought, and left alone
+// where it is taken away.
+
+// An opaque description of a tensor in device memory and of the box of it that is copied: CUtensorMap.
+struct alignas(64) TensorMap {
+  u64 opaque[16];
+};
+
+// What scan_bulk is given beside `Arguments`; `Maps` of tensor_maps.rs.
+struct Maps {
+  TensorMap x, dt, b, c, y;
+};
+
+__device__ __forceinline__ u32 shared_address(const void* shared) { return (u32)__cvta_generic_to_shared(shared); }
+
+// A barrier in shared memory: it is passed, time after time, when so many threads have arrived and all bytes that were announced
+// have.
+struct Barrier {
+  u64 state;
+
+  __device__ __forceinline__ void begin(int threads) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&state)), "r"(threads) : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&state)) : "memory");
+  }
+  __device__ __forceinline__ void arrive_announcing(u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&state)), "r"(bytes) : "memory");
+  }
+  // Waits until it has been passed `parity` + 1 times, modulo 2.
+  __device__ __forceinline__ void wait(u32 parity) {
+    u32 passed;
+    do {
+      asm volatile(
+          "{\n.reg .pred passed;\nmbarrier.try_wait.parity.shared::cta.b64 passed, [%1], %2;\nselp.u32 %0, 1, 0, passed;\n}"
+          : "=r"(passed)
+          : "r"(shared_address(&state)), "r"(parity)
+          : "memory");
+    } while (!passed);
+  }
+};
+
+// What this thread has written to shared memory, barriers too, is to be seen by the engine.
+__device__ __forceinline__ void show_to_engine() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Brings a box of {channels, frames, rows}, and one of {states, groups, frames, rows}; `barrier` counts its bytes.
+__device__ __forceinline__ void bring(void* shared, const TensorMap& map, int channel, int frame, int row, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+          shared_address(shared)),
+      "l"(&map), "r"(channel), "r"(frame), "r"(row), "r"(shared_address(&barrier))
+      : "memory");
+}
+__device__ __forceinline__ void bring(void* shared, const TensorMap& map, int state, int group, int frame, int row,
+                                      Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(
+          shared_address(shared)),
+      "l"(&map), "r"(state), "r"(group), "r"(frame), "r"(row), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+// Takes a box of {channels, frames, rows} away.
+__device__ __forceinline__ void take_away(const TensorMap& map, int channel, int frame, int row, const void* shared) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];\ncp.async.bulk.commit_group;" ::"l"(
+          &map),
+      "r"(channel), "r"(frame), "r"(row), "r"(shared_address(shared))
+      : "memory");
+}
+// Waits until what this thread has had taken away has been read, or has arrived.
+__device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

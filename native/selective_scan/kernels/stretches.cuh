@@ -1,0 +1,74 @@
+// The walk of the forward scan where there are more states than a thread's registers hold: a stretch of eight frames for one
+// round after the other. Its x, its Δ and its outputs stay in registers, and are summed over the lanes once; the states and the
+// rates of the rounds lie in shared memory (rounds.cuh).
+
+#define STRETCH 8
+#define STRETCH_QUADS (STRETCH / 4)
+static_assert(TILE % STRETCH == 0 && STRETCH % GROUP == 0, "a tile is made of whole stretches, and these of whole groups");
+
+// Walks the first `rows` frames of a tile, stretch by stretch. What is read beyond them is zero.
+template <bool WHOLE>
+__device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int rows) {
+#pragma unroll 1
+  for (int r = 0; r < rows; r += STRETCH) {
+    Real delta[STRETCH_QUADS][4], x[STRETCH_QUADS][4], y[STRETCH];
+#pragma unroll
+    for (int q = 0; q < STRETCH_QUADS; q++) {
+      fetch_deltas<WHOLE>(tile, thread, r / 4 + q, delta[q]);
+      fetch_x(tile, thread, r / 4 + q, x[q]);
+    }
+#pragma unroll
+    for (int f = 0; f < STRETCH; f++) y[f] = 0;
+    // Rounds that are walked unrolled, so that each quad finds its operands and coefficients ready.
+    constexpr int AT_ONCE = WHOLE && PIPELINED && !B_CONSTANT ? ROUNDS : 1;
+#pragma unroll 1
+    for (int first = 0; first < ROUNDS; first += AT_ONCE) {
+      Quad operands;
+      QuadCoefficients k;
+      const auto fetch = [&](int round, int q, Quad& operands, QuadCoefficients& k) {
+        if (q == 0) {
+          take_rates(thread, round);
+#if B_CONSTANT
+          load_lane(thread.b, thread.parked->b[round][threadIdx.x]);
+#endif
+        }
+#pragma unroll
+        for (int g = 0; g < 4; g++) operands.x[g] = x[q][g];
+        fetch_projections(tile, thread, round, r / 4 + q, operands);
+        discretize_quad(thread, delta[q], operands, k);
+      };
+      fetch(first, 0, operands, k);
+      take_states(thread, first);
+#pragma unroll
+      for (int step = 0; step < AT_ONCE * STRETCH_QUADS; step++) {
+        const int round = first + step / STRETCH_QUADS, q = step % STRETCH_QUADS, next = step + 1;
+        Quad next_operands;
+        QuadCoefficients next_k;
+        if (next < AT_ONCE * STRETCH_QUADS) {
+          fetch(first + next / STRETCH_QUADS, next % STRETCH_QUADS, next_operands, next_k);
+        }
+        const u32 marks = WHOLE ? 0 : marks_of(tile, r / 4 + q);
+        walk_quad<WHOLE>(thread, operands, k, marks, rows - r - q * 4, y + q * 4);
+        if (q == STRETCH_QUADS - 1) {
+          leave_states(thread, round);
+          if (next < AT_ONCE * STRETCH_QUADS) take_states(thread, round + 1);
+        }
+        if (next < AT_ONCE * STRETCH_QUADS) {
+          operands = next_operands;
+#pragma unroll
+          for (int s = 0; s < STATES; s++) {
+#pragma unroll
+            for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < STRETCH; p += GROUP) {
+      Real group[GROUP];
+#pragma unroll
+      for (int g = 0; g < GROUP; g++) group[g] = y[p + g];
+      sum_lanes(tile.x[thread.row] + r + p, thread.lane, group);
+    }
+  }
+}
