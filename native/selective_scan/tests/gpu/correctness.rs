@@ -52,7 +52,7 @@ fn compare(case: &Case, got: Named<'_>, expected: Named<'_>, tolerance: f64) -> 
     Ok(())
 }
 
-fn check_forward(case: &Case, got: &Outputs<Vec<f64>>) -> Result<(), String> {
+pub fn check_forward(case: &Case, got: &Outputs<Vec<f64>>) -> Result<(), String> {
     let expected = naive::forward(&case.problem, case.inputs());
     compare(case, got.iter().collect(), expected.iter().collect(), tolerances(case.problem.element).0)
 }
@@ -131,7 +131,7 @@ pub fn random(_: bool) {
 }
 
 /// The backward pass from the states that the forward pass kept.
-fn check_kept(case: &Case) -> Result<(), String> {
+pub fn check_kept(case: &Case) -> Result<(), String> {
     let on_device = OnDevice::new(case.clone());
     on_device.enqueue_forward(true).unwrap();
     on_device.enqueue_backward(true).unwrap();

@@ -12,10 +12,13 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/arguments.cuh",
     "kernels/backward.cu",
     "kernels/block.cuh",
+    "kernels/bulk.cu",
+    "kernels/bulk.cuh",
     "kernels/discretize.cuh",
     "kernels/forward.cu",
     "kernels/frames.cuh",
     "kernels/gradients.cuh",
+    "kernels/lanes.cuh",
     "kernels/marks.cu",
     "kernels/number.cuh",
     "kernels/pairs.cuh",
@@ -25,7 +28,9 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/reduce.cu",
     "kernels/rounds.cuh",
     "kernels/rows.cuh",
+    "kernels/staged.cuh",
     "kernels/states.cuh",
+    "kernels/stretches.cuh",
     "kernels/time_lanes.cuh",
     "src/cuda/arguments.rs",
     "src/cuda/backward.rs",
@@ -46,6 +51,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "src/cuda/policy/configurations.rs",
     "src/cuda/policy/forward.rs",
     "src/cuda/policy/mod.rs",
+    "src/cuda/tensor_maps.rs",
 ];
 
 /// SHA-256 of the contents of all sources, one after the other.

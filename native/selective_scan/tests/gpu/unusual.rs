@@ -1,17 +1,52 @@
 //! Shapes at the ends of what is allowed.
 
+use selective_scan::cuda::compile::Program;
+use selective_scan::cuda::{Pass, configurations};
 use selective_scan::{Method, Problem, Projection};
 
-use crate::correctness::{all, check};
+use crate::correctness::{all, check, check_forward, check_kept};
 use crate::shapes::{bf16, block, f64, problem};
 use crate::support::random;
+use crate::{device, forward};
+
+fn grouped(b: usize, c: usize, problem: Problem) -> Problem {
+    Problem { b: Projection::PerFrame { groups: b }, c: Projection::PerFrame { groups: c }, ..problem }
+}
+
+/// What the device copies the tiles of by itself, if it can: large enough problems, with last tiles of all kinds.
+pub fn copied_tiles(_: bool) {
+    let initial_state = |problem| Problem { initial_state: true, ..problem };
+    let problems = [
+        problem(27, 128, 128, 16),
+        problem(3, 129, 1152, 16),
+        initial_state(problem(3, 197, 1152, 16)),
+        // Rows and blocks that end within a box.
+        initial_state(problem(4, 157, 900, 12)),
+        problem(960, 130, 4, 16),
+        initial_state(grouped(4, 2, problem(4, 150, 1024, 16))),
+        grouped(2, 8, problem(4, 188, 1024, 16)),
+        Problem { method: Method::Bilinear, ..initial_state(problem(4, 151, 1000, 16)) },
+        Problem { method: Method::Rk4, ..problem(4, 140, 1000, 16) },
+        // Chunks that are joined, and chunks that prefix.cu joins.
+        initial_state(problem(1, 2100, 3200, 16)),
+        initial_state(problem(1, 3100, 2048, 16)),
+    ];
+    if device().properties().tensor_maps {
+        for problem in &problems {
+            let kernels = configurations(&device().properties(), problem, Pass::Forward);
+            assert!(kernels.iter().any(|kernel| kernel.program == Program::Bulk), "{problem:?}");
+        }
+    }
+    all(problems.into_iter().enumerate().collect(), |(seed, problem)| {
+        check_kept(&random::case(problem, seed as u64))
+    });
+    // Channels that forget at once, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
+    let mut case = random::case(problem(3, 157, 1152, 16), 1);
+    case.inputs.a[..4 * 16 * 4].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(4 * 16));
+    check_forward(&case, &case.forward(forward)).unwrap();
+}
 
 pub fn shapes(_: bool) {
-    let grouped = |b, c, problem| Problem {
-        b: Projection::PerFrame { groups: b },
-        c: Projection::PerFrame { groups: c },
-        ..problem
-    };
     let problems = [
         problem(1, 1, 1, 1),
         problem(1, 1_000_000, 1, 1),
