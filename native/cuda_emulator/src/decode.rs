@@ -18,6 +18,8 @@ pub enum Argument {
     Pair(Operand, Operand),
     /// `[a+8]`
     Address(Address),
+    /// `[a, {b, c}]`
+    Tile(Address, Vec<Operand>),
     /// `%tid.x`
     Special(Special),
 }
@@ -29,7 +31,7 @@ type Reason = String;
 /// not here would be read as something else.
 const FORMS: &[(&str, &[&str], usize)] = &[
     ("mov", &[], 2),
-    ("cvta", &["to", "global", "local"], 2),
+    ("cvta", &["to", "global", "local", "param"], 2),
     ("cvt", &["rn", "rni", "rzi", "rmi", "rpi"], 2),
     ("setp", &[], 3),
     ("selp", &[], 4),
@@ -69,6 +71,32 @@ const FORMS: &[(&str, &[&str], usize)] = &[
     ("bar", &["sync"], 1),
     ("bar", &["warp", "sync"], 1),
     ("bar", &["red", "and", "or"], 3),
+    ("mbarrier", &["init", "shared", "cta"], 2),
+    ("mbarrier", &["arrive", "shared", "cta"], 2),
+    ("mbarrier", &["arrive", "expect_tx", "shared", "cta"], 3),
+    ("mbarrier", &["try_wait", "parity", "shared", "cta"], 3),
+    ("fence", &["proxy", "async", "shared", "cta"], 0),
+    ("cp", &["async", "bulk", "commit_group"], 0),
+    ("cp", &["async", "bulk", "wait_group", "read"], 1),
+    (
+        "cp",
+        &[
+            "async",
+            "bulk",
+            "tensor",
+            "3d",
+            "4d",
+            "shared",
+            "cluster",
+            "global",
+            "tile",
+            "mbarrier",
+            "complete_tx",
+            "bytes",
+        ],
+        3,
+    ),
+    ("cp", &["async", "bulk", "tensor", "3d", "4d", "global", "shared", "cta", "tile", "bulk_group"], 2),
     ("ret", &[], 0),
 ];
 
@@ -105,10 +133,12 @@ pub fn decode(module: &mut Module, instruction: &str, arguments: &[Argument]) ->
     let of = modifiers.iter().find_map(|modifier| Type::named(modifier));
     let parts = Parts { name, modifiers, of, arguments };
     match name {
-        "prefetch" | "griddepcontrol" => Ok(Operation::Nothing),
+        "prefetch" | "griddepcontrol" | "fence" => Ok(Operation::Nothing),
         "ret" => Ok(Operation::Return),
         "ld" | "st" | "atom" | "red" => parts.access(),
         "shfl" | "vote" | "bar" => parts.meeting(),
+        "mbarrier" => parts.barrier(),
+        "cp" => parts.copy(),
         "mov" => parts.movement(module),
         _ => parts.computation(module),
     }
@@ -250,6 +280,39 @@ impl Parts<'_> {
                 is_first(0)?;
                 Operation::BlockBarrier { reduction: None }
             }
+        })
+    }
+
+    fn barrier(&self) -> Result<Operation, Reason> {
+        Ok(match self.modifiers[0] {
+            "init" => Operation::BeginBarrier { barrier: self.address(0)?, threads: self.read(1)? },
+            "arrive" => Operation::Arrive { barrier: self.address(1)?, bytes: self.read(2)? },
+            _ => Operation::HasPassed {
+                to: self.written(0)?,
+                barrier: self.address(1)?,
+                parity: self.read(2)?,
+            },
+        })
+    }
+
+    fn copy(&self) -> Result<Operation, Reason> {
+        if !self.has("tensor") {
+            return Ok(Operation::Nothing);
+        }
+        let in_shared = |at: usize| match self.arguments.get(at) {
+            Some(Argument::Address(address)) => Ok(Address { space: Space::Shared, ..*address }),
+            other => Err(format!("{other:?} is no address")),
+        };
+        let brings = self.has("mbarrier");
+        let (tile, shared) = if brings { (1, 0) } else { (0, 1) };
+        let Some(Argument::Tile(map, coordinates)) = self.arguments.get(tile) else {
+            return Err(format!("{:?} is no box of a tensor", self.arguments.get(tile)));
+        };
+        Ok(Operation::CopyTile {
+            shared: in_shared(shared)?,
+            map: Address { space: Space::Parameters, ..*map },
+            coordinates: coordinates.clone(),
+            barrier: if brings { Some(in_shared(2)?) } else { None },
         })
     }
 

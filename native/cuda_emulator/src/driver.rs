@@ -12,9 +12,12 @@ use std::ptr::null_mut;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute,
-    CUlaunchConfig, CUmemorytype, CUmodule, CUpointer_attribute, CUresult, CUstream,
+    CUlaunchConfig, CUmemorytype, CUmodule, CUpointer_attribute, CUresult, CUstream, CUtensorMap,
+    CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
+    CUtensorMapSwizzle,
 };
 
+use crate::engine::TensorMap;
 use crate::global::{self, Home};
 use crate::launch::Launch;
 use crate::module::{Kernel, Module};
@@ -410,6 +413,58 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
     OK
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTensorMapEncodeTiled(
+    map: *mut CUtensorMap,
+    element: CUtensorMapDataType,
+    rank: c_uint,
+    address: *mut c_void,
+    shape: *const u64,
+    strides: *const u64,
+    tile: *const c_uint,
+    steps: *const c_uint,
+    interleave: CUtensorMapInterleave,
+    swizzle: CUtensorMapSwizzle,
+    _promotion: CUtensorMapL2promotion,
+    fill: CUtensorMapFloatOOBfill,
+) -> CUresult {
+    let rank = rank as usize;
+    let swizzled = match swizzle {
+        CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE => false,
+        CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B => true,
+        _ => return CUresult::CUDA_ERROR_NOT_SUPPORTED,
+    };
+    if element != CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+        || interleave != CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE
+        || fill != CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
+        || !(3..=5).contains(&rank)
+    {
+        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
+    }
+    // SAFETY: the caller's arrays have an element for each dimension, but that of the strides, which has one less.
+    let (shape, strides, tile, steps) = unsafe {
+        (
+            std::slice::from_raw_parts(shape, rank),
+            std::slice::from_raw_parts(strides, rank - 1),
+            std::slice::from_raw_parts(tile, rank),
+            std::slice::from_raw_parts(steps, rank),
+        )
+    };
+    let described = TensorMap {
+        address: address as u64,
+        shape: shape.to_vec(),
+        strides: strides.to_vec(),
+        tile: tile.to_vec(),
+        swizzled,
+    };
+    if steps.iter().any(|&step| step != 1) || !described.is_valid() {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the caller's.
+    unsafe { (*map).opaque = described.words() };
+    OK
+}
+
 // --- Kernels ------------------------------------------------------------------------------------------------
 
 #[unsafe(no_mangle)]
@@ -541,10 +596,15 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
     {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
-    // SAFETY: a kernel has one parameter (parse.rs), this one's of so many bytes, and the caller's array points to it.
-    let parameters = unsafe {
-        std::slice::from_raw_parts((*parameters).cast::<u8>().cast_const(), kernel.parameter_bytes)
-    };
+    let end = kernel.parameters.last().map_or(0, |&(at, bytes)| at + bytes);
+    let mut all = vec![0; end];
+    for (number, &(at, bytes)) in kernel.parameters.iter().enumerate() {
+        // SAFETY: the caller's array points to all parameters, this one's of so many bytes.
+        let parameter = unsafe { (*parameters.add(number)).cast::<u8>() };
+        // SAFETY: as above.
+        all[at..at + bytes].copy_from_slice(unsafe { std::slice::from_raw_parts(parameter, bytes) });
+    }
+    let parameters = &all;
     let launch =
         Launch { module, kernel, grid: blocks, threads: config.blockDimX as usize, shared_bytes, parameters };
     match launch.run() {

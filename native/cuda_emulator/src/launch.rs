@@ -1,5 +1,6 @@
 //! Runs the blocks of a grid, one after the other.
 
+use crate::engine::Barriers;
 use crate::module::{Kernel, LANES, Module, Reduction};
 use crate::shared::Shared;
 use crate::warp::{Around, Stop, Warp};
@@ -38,20 +39,36 @@ impl Launch<'_> {
         for warp in warps.iter_mut() {
             warp.restart(self);
         }
+        let mut barriers = Barriers::default();
         loop {
             let mut waiting = Vec::new();
-            for (number, warp) in warps.iter_mut().enumerate() {
-                let mut around = Around { launch: self, block, shared: &mut shared };
-                let place = || format!("{}, block {block:?}, warp {number}", self.kernel.name);
-                let stop = warp.run(&mut around).map_err(|reason| format!("{}, {reason}", place()))?;
-                if stop == Stop::Barrier {
-                    waiting.push(warp);
+            let mut running = Vec::from_iter(0..warps.len());
+            while !running.is_empty() {
+                let (before, count) = (barriers.changes, running.len());
+                let mut unpassed = Vec::new();
+                for number in running {
+                    let mut around =
+                        Around { launch: self, block, shared: &mut shared, barriers: &mut barriers };
+                    let place = || format!("{}, block {block:?}, warp {number}", self.kernel.name);
+                    let stop = warps[number].run(&mut around);
+                    match stop.map_err(|reason| format!("{}, {reason}", place()))? {
+                        Stop::Barrier => waiting.push(number),
+                        Stop::Unpassed => unpassed.push(number),
+                        Stop::End => {}
+                    }
                 }
+                if unpassed.len() == count && barriers.changes == before {
+                    return Err(format!(
+                        "{}, block {block:?}: warps {unpassed:?} wait at barriers where nobody arrives",
+                        self.kernel.name
+                    ));
+                }
+                running = unpassed;
             }
             if waiting.is_empty() {
                 return Ok(());
             }
-            let brought: Vec<_> = waiting.iter().map(|warp| warp.brings(self)).collect();
+            let brought: Vec<_> = waiting.iter().map(|&number| warps[number].brings(self)).collect();
             let (reduction, ..) = brought[0];
             if brought.iter().any(|(other, ..)| *other != reduction) {
                 return Err(format!(
@@ -63,8 +80,8 @@ impl Launch<'_> {
                 Some(Reduction::All) => brought.iter().all(|(_, lanes, holds)| lanes == holds),
                 _ => brought.iter().any(|(.., holds)| *holds != 0),
             };
-            for warp in waiting {
-                warp.pass(self, reduced);
+            for number in waiting {
+                warps[number].pass(self, reduced);
             }
         }
     }

@@ -8,6 +8,9 @@
 //! - shared memory is accessed beyond its end, or by two threads with no barrier between them, of whom one writes;
 //! - lanes that should meet, at a barrier or to exchange values, do not.
 //!
+//! The engine that copies tiles does so at once (`engine`), so it is not seen whether anybody waits for it, and what a thread did to
+//! shared memory before is forgotten where the engine reads or writes.
+//!
 //! It cannot show what ptxas makes of PTX, how long anything takes, or what goes wrong between launches that overlap, as
 //! a launch has ended here when it returns; and nobody watches whether two threads access the same place in global memory.
 //!
@@ -17,12 +20,13 @@
 //!
 //! In the order of the way from a text to results: [`module`] says what a module is to the interpreter, [`parse`] reads
 //! one, `decode` finds what an instruction does, with the functions of `arithmetic`; [`launch`] runs the blocks of a
-//! grid, `warp` 32 threads of one, `shared` and [`global`] are the memories that they access, and `driver` is what
+//! grid, `warp` 32 threads of one, `shared` and [`global`] are the memories that they access, `engine` copies between them, and `driver` is what
 //! programs see of it all.
 
 mod arithmetic;
 mod decode;
 mod driver;
+mod engine;
 pub mod global;
 pub mod launch;
 pub mod module;

@@ -58,8 +58,8 @@ pub struct Kernel {
     pub name: String,
     /// Where it begins in the module's code.
     pub start: usize,
-    /// Bytes of its one parameter.
-    pub parameter_bytes: usize,
+    /// Where each of its parameters lies, and its bytes.
+    pub parameters: Vec<(usize, usize)>,
     /// Threads that a block has at most (.maxntid), if it says so.
     pub most_threads: Option<usize>,
     /// Blocks that it wants to share a multiprocessor (.minnctapersm), if it says so.
@@ -238,6 +238,29 @@ pub enum Operation {
     },
     BlockBarrier {
         reduction: Option<(Reduction, u32, Operand)>,
+    },
+    /// Makes a barrier in shared memory.
+    BeginBarrier {
+        barrier: Address,
+        threads: Operand,
+    },
+    /// Arrives at one, and announces bytes.
+    Arrive {
+        barrier: Address,
+        bytes: Operand,
+    },
+    /// Whether one has been passed; who learns that it has not goes on when others have done what they can.
+    HasPassed {
+        to: u32,
+        barrier: Address,
+        parity: Operand,
+    },
+    /// Brings a box of a tensor to shared memory, and says so at a barrier; or, where there is none, takes it away.
+    CopyTile {
+        shared: Address,
+        map: Address,
+        coordinates: Vec<Operand>,
+        barrier: Option<Address>,
     },
     /// What has no effect where nothing overlaps and nothing is cached.
     Nothing,

@@ -67,7 +67,9 @@ struct Parser<'a> {
 
 /// Reads a module, or says what is wrong with it.
 pub fn parse(text: &str) -> Result<Module, String> {
-    let tokens = tokens(text);
+    // `shared::cta` as one word.
+    let words = text.replace("::", ".");
+    let tokens = tokens(&words);
     let shared_bytes = shared_bytes(&tokens)?;
     let mut parser = Parser {
         tokens,
@@ -325,13 +327,17 @@ impl<'a> Parser<'a> {
     fn kernel(&mut self) -> Result<(), String> {
         let name = self.next();
         self.open();
-        // One parameter: ours have no more.
-        self.expect("(")?;
-        self.expect(".param")?;
-        let parameter = self.declaration()?;
-        self.expect(")")?;
-        self.means(parameter.name, Meaning::Place(Space::Parameters, 0));
-        let parameter_bytes = parameter.bytes()?;
+        let all = self.list("(", ")", |parser| {
+            parser.expect(".param")?;
+            parser.declaration()
+        })?;
+        let (mut parameters, mut end) = (Vec::new(), 0usize);
+        for parameter in all {
+            let (at, bytes) = (end.next_multiple_of(parameter.alignment), parameter.bytes()?);
+            self.means(parameter.name, Meaning::Place(Space::Parameters, at as u64));
+            parameters.push((at, bytes));
+            end = at + bytes;
+        }
         let (mut most_threads, mut min_blocks) = (None, None);
         while !self.takes("{") {
             match self.next() {
@@ -347,7 +353,7 @@ impl<'a> Parser<'a> {
         self.module.kernels.push(Kernel {
             name: name.to_owned(),
             start,
-            parameter_bytes,
+            parameters,
             most_threads,
             min_blocks,
         });
@@ -522,8 +528,13 @@ impl<'a> Parser<'a> {
             "[" => {
                 self.at += 1;
                 let address = self.address()?;
+                if !self.takes(",") {
+                    self.expect("]")?;
+                    return Ok(Argument::Address(address));
+                }
+                let coordinates = self.list("{", "}", Self::operand)?;
                 self.expect("]")?;
-                Ok(Argument::Address(address))
+                Ok(Argument::Tile(address, coordinates))
             }
             "_" => {
                 self.at += 1;

@@ -97,6 +97,13 @@ impl Shared {
         }
     }
 
+    /// Bytes that are copied for no thread, and forgets who was there.
+    pub fn copied(&mut self, address: u64, bytes: usize) -> Result<&mut [u8], String> {
+        let range = self.range(address, bytes)?;
+        words(&mut self.seen, &range).for_each(|(_, seen)| *seen = Seen::default());
+        Ok(&mut self.bytes[range])
+    }
+
     /// Reads for a thread.
     pub fn read(&mut self, who: Who, address: u64, bytes: usize) -> Result<&[u8], String> {
         let range = self.range(address, bytes)?;

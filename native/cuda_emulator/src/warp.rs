@@ -4,6 +4,7 @@
 //! goes on until it meets another, so that they come together again where the branches do. Where threads must meet, a
 //! fragment waits for the others.
 
+use crate::engine::{Barriers, MAP_WORDS, TensorMap};
 use crate::global::Global;
 use crate::launch::Launch;
 use crate::module::{
@@ -26,6 +27,8 @@ struct Fragment {
 pub enum Stop {
     /// All of its threads that are left wait for the block.
     Barrier,
+    /// A barrier in shared memory has not been passed: others go first.
+    Unpassed,
     /// There are no more.
     End,
 }
@@ -51,6 +54,8 @@ pub struct Around<'a> {
     pub block: [u32; 3],
     /// The block's memory.
     pub shared: &'a mut Shared,
+    /// Barriers that lie there.
+    pub barriers: &'a mut Barriers,
 }
 
 impl Warp {
@@ -107,8 +112,8 @@ impl Warp {
             };
             let at = self.fragments[turn].at;
             match self.step(turn, &module.code[at], around) {
-                Ok(true) => return Ok(Stop::Barrier),
-                Ok(false) => {}
+                Ok(Some(stop)) => return Ok(stop),
+                Ok(None) => {}
                 Err(reason) => return Err(format!("{}: {reason}", module.quote(at))),
             }
             if self.fragments.len() > 1 {
@@ -155,13 +160,14 @@ impl Warp {
         }
     }
 
-    /// Executes an instruction for a fragment; whether the whole warp has come to a barrier of the block.
+    /// Executes an instruction for a fragment; whether the whole warp has come to a barrier of the block, or waits for one in
+    /// shared memory.
     fn step(
         &mut self,
         turn: usize,
         instruction: &Instruction,
         around: &mut Around<'_>,
-    ) -> Result<bool, String> {
+    ) -> Result<Option<Stop>, String> {
         let all = self.fragments[turn].lanes;
         let lanes = instruction.guard.map_or(all, |guard| all & self.lanes_where(guard));
         match &instruction.operation {
@@ -169,7 +175,7 @@ impl Warp {
                 let fragment = &mut self.fragments[turn];
                 if lanes == all {
                     fragment.at = *to;
-                    return Ok(false);
+                    return Ok(None);
                 }
                 if lanes != 0 {
                     fragment.lanes &= !lanes;
@@ -181,14 +187,14 @@ impl Warp {
                 let fragment = &mut self.fragments[turn];
                 fragment.returns.push(fragment.at + 1);
                 fragment.at = *start;
-                return Ok(false);
+                return Ok(None);
             }
             Operation::Return if lanes != 0 => {
                 let fragment = &mut self.fragments[turn];
                 match (lanes == all).then(|| fragment.returns.pop()).flatten() {
                     Some(back) => {
                         fragment.at = back;
-                        return Ok(false);
+                        return Ok(None);
                     }
                     None if !fragment.returns.is_empty() => {
                         return Err("some lanes return from a function before others".to_owned());
@@ -201,23 +207,34 @@ impl Warp {
                     for fragment in &mut self.fragments {
                         fragment.waits = false;
                     }
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
             Operation::Shuffle { .. } | Operation::Vote { .. } | Operation::WarpBarrier { .. } => {
                 let met = self.meet(&[(turn, lanes)], &around.launch.module.code)?;
                 self.fragments[turn].waits = !met;
-                return Ok(false);
+                return Ok(None);
             }
             Operation::BlockBarrier { .. } if lanes != 0 => {
                 let is_whole = lanes == self.living();
                 self.fragments[turn].waits = !is_whole;
-                return Ok(is_whole);
+                return Ok(is_whole.then_some(Stop::Barrier));
+            }
+            Operation::HasPassed { to, barrier, parity } => {
+                let (places, parities) = (self.places(barrier), self.operand(*parity));
+                let mut passed = [0; LANES];
+                for lane in numbers(lanes) {
+                    let parity = parities[lane] & 0xffff_ffff;
+                    passed[lane] = u64::from(around.barriers.has_passed(places[lane], parity)?);
+                }
+                self.set(*to, lanes, &passed);
+                self.fragments[turn].at += 1;
+                return Ok(numbers(lanes).any(|lane| passed[lane] == 0).then_some(Stop::Unpassed));
             }
             operation => self.execute(lanes, operation, around)?,
         }
         self.fragments[turn].at += 1;
-        Ok(false)
+        Ok(None)
     }
 
     /// Executes, for these lanes, what each does for itself.
@@ -308,6 +325,43 @@ impl Warp {
                         if let Some(register) = to {
                             self.registers[*register as usize][lane] = before;
                         }
+                    }
+                }
+            }
+            Operation::BeginBarrier { barrier, threads } => {
+                let (places, threads) = (self.places(barrier), self.operand(*threads));
+                for lane in numbers(lanes) {
+                    around.barriers.begin(places[lane], threads[lane] as u32)?;
+                }
+            }
+            Operation::Arrive { barrier, bytes } => {
+                let (places, bytes) = (self.places(barrier), self.operand(*bytes));
+                for lane in numbers(lanes) {
+                    around.barriers.arrive(places[lane], i64::from(bytes[lane] as u32))?;
+                }
+            }
+            Operation::CopyTile { shared, map, coordinates, barrier } => {
+                let (starts, maps) = (self.places(shared), self.places(map));
+                let coordinates: Vec<Lanes> =
+                    coordinates.iter().map(|operand| self.operand(*operand)).collect();
+                let barriers = barrier.map(|barrier| self.places(&barrier));
+                for lane in numbers(lanes) {
+                    let mut words = [0; MAP_WORDS];
+                    for (place, word_of_map) in (maps[lane]..).step_by(8).zip(&mut words) {
+                        *word_of_map = word(self.read(Space::Parameters, place, lane, 8, around)?);
+                    }
+                    let map = TensorMap::of_words(words)?;
+                    let first: Vec<i32> = coordinates.iter().map(|values| values[lane] as i32).collect();
+                    if first.len() != map.shape.len() {
+                        return Err(format!("{} coordinates of {:?}", first.len(), map.shape));
+                    }
+                    let Around { shared, .. } = around;
+                    match &barriers {
+                        Some(barriers) => {
+                            map.bring(&first, starts[lane], &mut self.global, shared)?;
+                            around.barriers.complete(barriers[lane], map.bytes() as i64)?;
+                        }
+                        None => map.take_away(&first, starts[lane], &mut self.global, shared)?,
                     }
                 }
             }

@@ -60,7 +60,7 @@ const TESTS: &[Test] = &[
     ("golden backward", true, correctness::golden_backward),
     ("random problems", false, correctness::random),
     ("unusual shapes", false, unusual::shapes),
-    ("copied tiles", false, unusual::copied_tiles),
+    ("copied tiles", true, unusual::copied_tiles),
     ("checkpoints", true, correctness::checkpoints),
     ("a sequence cut in two", true, correctness::cut_in_two),
     ("steps", true, correctness::steps),

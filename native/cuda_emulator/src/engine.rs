@@ -1,0 +1,220 @@
+//! The engine that copies tiles between global and shared memory, and the barriers that it reports to. What it is asked for has
+//! been done when the instruction ends, so nobody learns here of a copy that is used before it is waited for.
+
+use std::collections::HashMap;
+
+use crate::global::Global;
+use crate::shared::Shared;
+
+/// Dimensions of a tensor.
+const MOST_DIMENSIONS: usize = 5;
+
+/// Elements of a box along each dimension.
+const LONGEST: u32 = 256;
+
+/// Bytes of an element: no others are known here.
+const ELEMENT: usize = 4;
+
+/// What addresses, the distances of rows, and those of a box are multiples of.
+const UNIT: u64 = 16;
+
+/// Bytes of a row of a box that is swizzled.
+const SWIZZLED: usize = 128;
+
+/// A tensor in global memory, and a box of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorMap {
+    /// Where it begins.
+    pub address: u64,
+    /// Its elements along each dimension, neighbours first.
+    pub shape: Vec<u64>,
+    /// Bytes from one to the next along each dimension but the first.
+    pub strides: Vec<u64>,
+    /// Elements of the box.
+    pub tile: Vec<u32>,
+    /// Whether 16 bytes of a box lie where the rows of 128 bytes that they are in say.
+    pub swizzled: bool,
+}
+
+/// Words of a tensor map: one for what it is and where, and of all dimensions its shape, its strides and its box.
+pub const MAP_WORDS: usize = 16;
+
+impl TensorMap {
+    /// Whether the driver would make it.
+    pub fn is_valid(&self) -> bool {
+        let row = u64::from(self.tile[0]) * ELEMENT as u64;
+        (1..=MOST_DIMENSIONS).contains(&self.shape.len())
+            && self.address.is_multiple_of(UNIT)
+            && self.shape.iter().all(|&count| (1..=1 << 32).contains(&count))
+            && self.strides.iter().all(|&bytes| bytes.is_multiple_of(UNIT) && bytes < 1 << 40)
+            && self.tile.iter().all(|count| (1..=LONGEST).contains(count))
+            && row.is_multiple_of(UNIT)
+            && (!self.swizzled || row <= SWIZZLED as u64)
+    }
+
+    /// As kernels are given it.
+    pub fn words(&self) -> [u64; MAP_WORDS] {
+        let mut words = [0; MAP_WORDS];
+        (words[0], words[1]) = (self.address, self.shape.len() as u64 | u64::from(self.swizzled) << 8);
+        words[2..].iter_mut().zip(&self.shape).for_each(|(word, &count)| *word = count);
+        words[7..].iter_mut().zip(&self.strides).for_each(|(word, &bytes)| *word = bytes);
+        words[11..].iter_mut().zip(&self.tile).for_each(|(word, &count)| *word = u64::from(count));
+        words
+    }
+
+    /// The same back.
+    pub fn of_words(words: [u64; MAP_WORDS]) -> Result<Self, String> {
+        let rank = (words[1] & 0xff) as usize;
+        let map = Self {
+            address: words[0],
+            shape: words[2..].iter().copied().take(rank.min(MOST_DIMENSIONS)).collect(),
+            strides: words[7..].iter().copied().take(rank.clamp(1, MOST_DIMENSIONS) - 1).collect(),
+            tile: words[11..]
+                .iter()
+                .map(|&count| count as u32)
+                .take(rank.clamp(1, MOST_DIMENSIONS))
+                .collect(),
+            swizzled: words[1] >> 8 == 1,
+        };
+        if map.is_valid() { Ok(map) } else { Err("no tensor map is there".to_owned()) }
+    }
+
+    /// Bytes of a box.
+    pub fn bytes(&self) -> usize {
+        self.tile.iter().product::<u32>() as usize * ELEMENT
+    }
+
+    /// For each element of the box that begins at these coordinates: where it lies in shared memory if the box does from
+    /// `start` on, and where in global memory if it is of the tensor.
+    fn elements(&self, start: u64, coordinates: &[i32]) -> impl Iterator<Item = (u64, Option<u64>)> {
+        (0..self.bytes() / ELEMENT).map(move |number| {
+            let mut rest = number as u32;
+            let mut global = Some(self.address);
+            for (axis, &count) in self.tile.iter().enumerate() {
+                let at = i64::from(coordinates[axis]) + i64::from(rest % count);
+                rest /= count;
+                let step = if axis == 0 { ELEMENT as u64 } else { self.strides[axis - 1] };
+                let here = u64::try_from(at).ok().filter(|&at| at < self.shape[axis]);
+                global = global.zip(here).map(|(address, at)| address + at * step);
+            }
+            let place = start + (number * ELEMENT) as u64;
+            // The number of 16 bytes among 128, by that of 128 among 1024.
+            let turned = if self.swizzled { place ^ (place >> 3 & 0x70) } else { place };
+            (turned, global)
+        })
+    }
+
+    /// Brings a box to shared memory.
+    pub fn bring(
+        &self,
+        coordinates: &[i32],
+        start: u64,
+        global: &mut Global,
+        shared: &mut Shared,
+    ) -> Result<(), String> {
+        self.check(start)?;
+        for (place, address) in self.elements(start, coordinates) {
+            let mut element = [0; ELEMENT];
+            if let Some(address) = address {
+                let from = global.source(address, ELEMENT)?;
+                // SAFETY: as many bytes are allocated there; nobody else writes to them (warp.rs).
+                unsafe { std::ptr::copy_nonoverlapping(from, element.as_mut_ptr(), ELEMENT) };
+            }
+            shared.copied(place, ELEMENT)?.copy_from_slice(&element);
+        }
+        Ok(())
+    }
+
+    /// Takes a box away from shared memory.
+    pub fn take_away(
+        &self,
+        coordinates: &[i32],
+        start: u64,
+        global: &mut Global,
+        shared: &mut Shared,
+    ) -> Result<(), String> {
+        self.check(start)?;
+        for (place, address) in self.elements(start, coordinates) {
+            let element = shared.copied(place, ELEMENT)?;
+            if let Some(address) = address {
+                let to = global.target(address, ELEMENT)?;
+                // SAFETY: as many bytes are allocated there, to be written; nobody else does (warp.rs).
+                unsafe { std::ptr::copy_nonoverlapping(element.as_ptr(), to, ELEMENT) };
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, start: u64) -> Result<(), String> {
+        match start.is_multiple_of(SWIZZLED as u64) {
+            true => Ok(()),
+            false => Err(format!("a box of shared memory at {start}, which is no multiple of {SWIZZLED}")),
+        }
+    }
+}
+
+/// A barrier in shared memory.
+#[derive(Debug, Clone, Copy)]
+struct Barrier {
+    threads: u32,
+    missing: u32,
+    bytes: i64,
+    passed: u64,
+}
+
+/// The barriers of a block, by where they lie.
+#[derive(Debug, Default)]
+pub struct Barriers {
+    all: HashMap<u64, Barrier>,
+    /// How often anything has changed.
+    pub changes: u64,
+}
+
+impl Barriers {
+    fn at(&mut self, address: u64) -> Result<&mut Barrier, String> {
+        self.changes += 1;
+        self.all.get_mut(&address).ok_or(format!("nobody has made a barrier at {address} of shared memory"))
+    }
+
+    /// Makes one for so many threads.
+    pub fn begin(&mut self, address: u64, threads: u32) -> Result<(), String> {
+        self.changes += 1;
+        match self.all.insert(address, Barrier { threads, missing: threads, bytes: 0, passed: 0 }) {
+            None => Ok(()),
+            Some(_) => Err(format!("there is a barrier at {address} of shared memory")),
+        }
+    }
+
+    /// A thread arrives, and says that so many bytes will.
+    pub fn arrive(&mut self, address: u64, bytes: i64) -> Result<(), String> {
+        let barrier = self.at(address)?;
+        barrier.bytes += bytes;
+        barrier.missing -= 1;
+        barrier.pass();
+        Ok(())
+    }
+
+    /// So many bytes arrive.
+    pub fn complete(&mut self, address: u64, bytes: i64) -> Result<(), String> {
+        let barrier = self.at(address)?;
+        barrier.bytes -= bytes;
+        barrier.pass();
+        Ok(())
+    }
+
+    /// Whether the phase of this parity is over.
+    pub fn has_passed(&mut self, address: u64, parity: u64) -> Result<bool, String> {
+        let passed = self.at(address)?.passed;
+        self.changes -= 1;
+        Ok(passed % 2 != parity)
+    }
+}
+
+impl Barrier {
+    fn pass(&mut self) {
+        if self.missing == 0 && self.bytes == 0 {
+            self.passed += 1;
+            self.missing = self.threads;
+        }
+    }
+}
