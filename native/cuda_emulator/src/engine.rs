@@ -218,3 +218,68 @@ impl Barrier {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::TensorMap;
+    use crate::global::{self, Global, Home};
+    use crate::shared::Shared;
+
+    #[test]
+    fn boxes_are_copied() {
+        // {frames: 3, channels: 8}, of which a box has {4, 4}, in rows of 16 bytes.
+        let mut numbers = Vec::from_iter(0..24u32);
+        let start = numbers.as_mut_ptr().expose_provenance();
+        global::add(start, 24 * 4, Home::Device);
+        let map = TensorMap {
+            address: start as u64,
+            shape: vec![8, 3],
+            strides: vec![32],
+            tile: vec![4, 4],
+            swizzled: false,
+        };
+        assert_eq!(TensorMap::of_words(map.words()).as_ref(), Ok(&map));
+        let (mut global, mut shared) = (Global::default(), Shared::new(256));
+        map.bring(&[6, -1], 128, &mut global, &mut shared).unwrap();
+        let brought: Vec<u8> = shared.copied(128, 64).unwrap().iter().copied().step_by(4).collect();
+        assert_eq!(brought, [0, 0, 0, 0, 6, 7, 0, 0, 14, 15, 0, 0, 22, 23, 0, 0]);
+        // What lies beyond the tensor is left alone.
+        map.take_away(&[0, 2], 128, &mut global, &mut shared).unwrap();
+        assert_eq!(numbers[16..], [0, 0, 0, 0, 20, 21, 22, 23]);
+        let words = map.take_away(&[0, 2], 64, &mut global, &mut shared).unwrap_err();
+        assert!(words.contains("no multiple of 128"), "{words}");
+        global::remove(start, Home::Device);
+    }
+
+    #[test]
+    fn boxes_are_swizzled() {
+        let map = TensorMap {
+            address: 0,
+            shape: vec![32, 8],
+            strides: vec![128],
+            tile: vec![32, 8],
+            swizzled: true,
+        };
+        let places: Vec<u64> = map.elements(1024, &[0, 0]).map(|(place, _)| place).collect();
+        // Of row r, the pack of four elements p lies at p ^ r.
+        let place = |number: u64| {
+            1024 + number / 32 * 128 + ((number % 32 / 4) ^ (number / 32)) * 16 + number % 4 * 4
+        };
+        assert_eq!(places, Vec::from_iter((0..256).map(place)));
+    }
+
+    #[test]
+    fn a_map_is_refused_that_the_driver_would_refuse() {
+        let map = |shape: [u64; 2], strides, address| TensorMap {
+            address,
+            shape: shape.to_vec(),
+            strides: vec![strides],
+            tile: vec![32, 8],
+            swizzled: true,
+        };
+        assert!(map([30, 8], 128, 4096).is_valid());
+        assert!(!map([30, 8], 120, 4096).is_valid(), "rows of 120 bytes");
+        assert!(!map([30, 8], 128, 4100).is_valid(), "an address of 4 bytes");
+        assert!(!map([0, 8], 128, 4096).is_valid(), "nothing");
+    }
+}

@@ -264,6 +264,27 @@ fn shared_memory_is_watched() {
 }
 
 #[test]
+fn threads_wait_at_barriers_in_shared_memory() {
+    let meet = |threads: u32| {
+        format!(
+            "setp.ne.u32 %p1, %tid, 0;
+            @%p1 bra MADE;
+            mbarrier.init.shared::cta.b64 [memory], {threads};
+            MADE: bar.sync 0;
+            mbarrier.arrive.shared::cta.b64 _, [memory];
+            WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [memory], 0;
+            @!%p2 bra WAIT;
+            mbarrier.try_wait.parity.shared::cta.b64 %p3, [memory], 1;
+            selp.u32 %value, 1, 2, %p3;"
+        )
+    };
+    // The phase before the first counts as over.
+    expect(&meet(64), |_| 2);
+    expect_fault(&meet(65), "wait at barriers where nobody arrives");
+    expect_fault("mbarrier.arrive.shared::cta.b64 _, [memory+8];", "nobody has made a barrier at 8");
+}
+
+#[test]
 fn what_is_not_known_is_refused() {
     for (statement, words) in [
         ("sin.approx.f32 %f1, %f1;", "sin.approx.f32: it is not known here"),

@@ -17,32 +17,32 @@ fn grouped(b: usize, c: usize, problem: Problem) -> Problem {
 pub fn copied_tiles(quick: bool) {
     let initial_state = |problem| Problem { initial_state: true, ..problem };
     let problems = [
-        problem(27, 128, 128, 16),
-        problem(3, 129, 1152, 16),
-        initial_state(problem(3, 197, 1152, 16)),
+        problem(30, 128, 128, 16),
+        problem(4, 129, 960, 16),
+        initial_state(problem(4, 197, 960, 16)),
         // Rows and blocks that end within a box.
-        initial_state(problem(4, 157, 900, 12)),
-        problem(96, 130, 36, 16),
+        initial_state(problem(5, 157, 900, 12)),
+        problem(108, 130, 36, 16),
         initial_state(grouped(4, 2, problem(4, 150, 1024, 16))),
         grouped(2, 8, problem(4, 188, 1024, 16)),
         Problem { method: Method::Bilinear, ..initial_state(problem(4, 151, 1000, 16)) },
         Problem { method: Method::Rk4, ..problem(4, 140, 1000, 16) },
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 1664, 16)),
-        initial_state(problem(1, 3300, 1024, 16)),
+        initial_state(problem(1, 3800, 1024, 16)),
     ];
-    if device().properties().tensor_maps {
-        for problem in &problems {
-            let kernels = configurations(&device().properties(), problem, Pass::Forward);
-            assert!(kernels.iter().any(|kernel| kernel.program == Program::Bulk), "{problem:?}");
-        }
-    }
+    // Which devices can is said without one (cuda_kernels.rs).
+    let copied = |problem: &&Problem| {
+        let kernels = configurations(&device().properties(), problem, Pass::Forward);
+        kernels.iter().any(|kernel| kernel.program == Program::Bulk)
+    };
+    assert!([0, problems.len()].contains(&problems.iter().filter(copied).count()));
     let some = if quick { 4 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
     });
     // Channels that forget at once, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
-    let mut case = random::case(problem(3, 157, 1152, 16), 1);
+    let mut case = random::case(problem(4, 157, 960, 16), 1);
     case.inputs.a[..4 * 16 * 4].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(4 * 16));
     check_forward(&case, &case.forward(forward)).unwrap();
 }
