@@ -45,7 +45,9 @@ fn problems() -> Vec<Problem> {
     // Accesses as wide as there are, where several passes gather in reals; and passes of 32 states.
     let wide = Problem { bidirectional: true, ..bf16(block(1, 65, 24, 1)) };
     let of_32_states = block(8, 2048, 1536, 64);
-    exact.chain(series).enumerate().map(vary).chain([wide, of_32_states]).collect()
+    // Tiles that the device copies, if it can.
+    let copied = problem(8, 2048, 1536, 16);
+    exact.chain(series).enumerate().map(vary).chain([wide, of_32_states, copied]).collect()
 }
 
 /// Problems as the GPU tests draw them, whatever comes together: a few, because each is compiled.
