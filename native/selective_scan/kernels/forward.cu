@@ -164,8 +164,8 @@ __device__ __forceinline__ void load_tile(Incoming& in, const Arguments& args, i
 }
 
 #if FINDS_MARKS
-// Finds the marks of a tile, as marks.cu does for rows that are cut in chunks, and for the backward pass. Every warp does, so
-// that all know whether there is one; the first stores them.
+// Finds the marks of a tile, as marks.cu does for rows that are cut in chunks. Every warp does, so that all know whether there is
+// one; the first stores them.
 __device__ __forceinline__ bool store_marks(Tile& tile, Incoming& in) {
   bool marked = false;
 #pragma unroll

@@ -122,29 +122,24 @@ struct Marks {
 
 __device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Place& place,
                                           [[maybe_unused]] i64 i0, [[maybe_unused]] int rows) {
-#if FINDS_MARKS
-  // Those of the whole row: it is short.
+#if SEQ_IDX
   Marks marks{0, 0};
-  int last_index = -1;
+  // Where FINDS_MARKS, those of the whole row: it is short.
+  constexpr int FRAMES = FINDS_MARKS ? TILE * TILES : TILE;
+  [[maybe_unused]] int last_index = -1;
 #pragma unroll
-  for (int first = 0; first < TILE * TILES; first += 32) {
+  for (int first = 0; first < FRAMES; first += 32) {
     const int r = first + thread_anew() % 32;
+#if FINDS_MARKS
     const int index = r < args.seq ? args.seq_idx[place.row * args.seq + frame(args, r)] : -1;
     const int mark = mark_in_warp(index, last_index);
-    marks.resets |= (u64)__ballot_sync(ALL_LANES, mark & MARK_RESET) << first;
-    marks.skips |= (u64)__ballot_sync(ALL_LANES, mark & MARK_SKIP) << first;
-  }
-  return marks.from((int)i0, TILE);
-#elif SEQ_IDX
-  Marks marks{0, 0};
-#pragma unroll
-  for (int first = 0; first < TILE; first += 32) {
-    const int r = first + thread_anew() % 32;
+#else
     const int mark = r < rows ? args.marks[place.row * args.seq + i0 + r] : MARK_SKIP;
+#endif
     marks.resets |= (u64)__ballot_sync(ALL_LANES, mark & MARK_RESET) << first;
     marks.skips |= (u64)__ballot_sync(ALL_LANES, mark & MARK_SKIP) << first;
   }
-  return marks;
+  return FINDS_MARKS ? marks.from((int)i0, TILE) : marks;
 #else
   return {0, 0};
 #endif

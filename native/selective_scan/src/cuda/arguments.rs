@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::policy::{Layout, Units, decay_by_sum};
+use super::policy::{Layout, Units, decay_by_sum, finds_marks};
 use crate::{ElementType, Inputs, Problem, Projection};
 
 /// `Arguments` of arguments.cuh, field by field; addresses are 0 where there is none.
@@ -220,6 +220,7 @@ impl Sizes {
     }
 }
 
+/// Room for the marks of rows of so many chunks, where the kernels do not find them by themselves.
 pub(super) fn packings(
     problem: &Problem,
     chunks: usize,
@@ -231,7 +232,8 @@ pub(super) fn packings(
         chunk_resets: at.take_if(wanted && chunks > 1, problem.batch * chunks),
         adjoint_resets: at.take_if(wanted && adjoint_chunks > 1, problem.batch * adjoint_chunks),
     };
-    [packing(problem.seq_idx), packing(problem.seq_idx && problem.bidirectional)]
+    let wanted = problem.seq_idx && !finds_marks(chunks);
+    [packing(wanted), packing(wanted && problem.bidirectional)]
 }
 
 /// One walk over time: a direction and a range of states.

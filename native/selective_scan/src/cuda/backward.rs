@@ -63,7 +63,7 @@ impl BackwardKernels<Wanted> {
             reduce: of_reduce(c"scan_reduce"),
             vector: reduce.vector,
             round_constants: of_reduce(c"scan_round_constants"),
-            marks: if plan.needs_marks() { Wanted::marks(&configurations) } else { None },
+            marks: Wanted::marks(&configurations, plan.chunks),
             states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
             adjoints: (plan.segments > 1).then(|| Boundaries::of_adjoints(&configurations)),
         }
@@ -287,10 +287,7 @@ pub(super) fn lay_out_backward(
         sums(problem.b, arguments.db);
     [arguments.dc_parts, arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] =
         sums(problem.c, arguments.dc);
-    let packings = match plan.needs_marks() {
-        true => packings(problem, plan.chunks, plan.adjoint_chunks(problem), at),
-        false => Default::default(),
-    };
+    let packings = packings(problem, plan.chunks, plan.adjoint_chunks(problem), at);
     Workplace { packings, together, bytes_each }
 }
 

@@ -36,7 +36,7 @@ impl ForwardKernels<Wanted> {
                 None => Wanted::walking(forward, c"scan_forward"),
             },
             bulk,
-            marks: if plan.needs_marks() { Wanted::marks(&configurations) } else { None },
+            marks: Wanted::marks(&configurations, plan.chunks),
             boundaries: (plan.chunks > 1).then(|| Boundaries::of_states(&configurations, forward.joins)),
         }
     }
@@ -65,7 +65,7 @@ pub(super) fn lay_out_forward(
     let several = passes(problem, slots) > 1;
     let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
     arguments.y_sum = sizes.sums(arguments.y, sequence, at);
-    if plan.needs_marks() { packings(problem, plan.chunks, 1, at) } else { Default::default() }
+    packings(problem, plan.chunks, 1, at)
 }
 
 impl Device {

@@ -66,9 +66,13 @@ impl Wanted {
         Self { configuration, name, threads: configuration.threads() as u32 }
     }
 
-    /// The kernel that marks packed rows, where there are any.
-    pub(super) fn marks(configurations: &Configurations<'_>) -> Option<Self> {
-        configurations.marks().map(|configuration| Self { configuration, name: c"scan_marks", threads: 256 })
+    /// The kernel that marks packed rows of so many chunks, where there are any that want it.
+    pub(super) fn marks(configurations: &Configurations<'_>, chunks: usize) -> Option<Self> {
+        configurations.marks(chunks).map(|configuration| Self {
+            configuration,
+            name: c"scan_marks",
+            threads: 256,
+        })
     }
 
     fn prefix(configuration: Configuration) -> Self {

@@ -1,7 +1,6 @@
 //! The plan of the backward pass.
 
 use super::configurations::threads_wanted;
-use super::forward::finds_marks;
 use super::{
     ForwardPlan, Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, has_several_passes,
     is_constant, is_plain, real_bytes, state_words, states_for, unit, varying,
@@ -91,11 +90,6 @@ impl BackwardPlan {
     /// Tiles a chunk.
     pub const fn tiles(&self) -> usize {
         self.chunk / self.layout.tile
-    }
-
-    /// Whether marks.cu finds the marks of packed rows, and not the kernel by itself.
-    pub const fn needs_marks(&self) -> bool {
-        !finds_marks(self.chunks)
     }
 
     /// Blocks of channels of a row.

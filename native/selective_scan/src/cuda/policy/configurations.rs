@@ -4,9 +4,9 @@ use super::backward::{
     BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back, is_light_walk_back,
     summary_bytes,
 };
-use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, finds_marks, forward_bytes};
+use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes};
 use super::{
-    Alignment, Layout, Properties, RESERVED_SHARED, Units, has_several_passes, is_constant,
+    Alignment, Layout, Properties, RESERVED_SHARED, Units, finds_marks, has_several_passes, is_constant,
     is_heavy_walk_forward, is_plain, real_bytes, state_words,
 };
 use crate::cuda::compile::{Configuration, Program};
@@ -123,9 +123,9 @@ impl<'a> Configurations<'a> {
         shared_bytes: 0,
     };
 
-    /// marks.cu, where rows are packed.
-    pub fn marks(&self) -> Option<Configuration> {
-        self.problem.seq_idx.then_some(Self::NEUTRAL)
+    /// marks.cu, where rows of so many chunks are packed, and their marks wanted.
+    pub fn marks(&self, chunks: usize) -> Option<Configuration> {
+        (self.problem.seq_idx && !finds_marks(chunks)).then_some(Self::NEUTRAL)
     }
 
     /// prefix.cu, over the states of chunks or over the adjoints of segments.

@@ -68,18 +68,6 @@ pub struct ForwardPlan {
     pub bulk: bool,
 }
 
-/// Whether the kernel finds the marks of packed rows by itself, where they are so many chunks; else marks.cu does.
-pub(super) const fn finds_marks(chunks: usize) -> bool {
-    chunks == 1
-}
-
-impl ForwardPlan {
-    /// Whether marks.cu finds the marks of packed rows, and not the kernel by itself.
-    pub const fn needs_marks(&self) -> bool {
-        !finds_marks(self.chunks)
-    }
-}
-
 /// Frames of a row of rows.cuh: an odd number of 16 bytes.
 fn pitch(tile: usize, real: usize) -> usize {
     let per_16_bytes = 16 / real;

@@ -93,6 +93,11 @@ pub struct Units {
     pub blocks: usize,
 }
 
+/// Whether the kernels that walk packed rows of so many chunks find their marks by themselves; else marks.cu does.
+pub(super) const fn finds_marks(chunks: usize) -> bool {
+    chunks == 1
+}
+
 /// Bytes of a real.
 fn real_bytes(problem: &Problem) -> usize {
     problem.element.state_type().size()
