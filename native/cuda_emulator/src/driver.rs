@@ -597,16 +597,21 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
     let end = kernel.parameters.last().map_or(0, |&(at, bytes)| at + bytes);
-    let mut all = vec![0; end];
+    let mut bytes_of_all = vec![0; end];
     for (number, &(at, bytes)) in kernel.parameters.iter().enumerate() {
         // SAFETY: the caller's array points to all parameters, this one's of so many bytes.
         let parameter = unsafe { (*parameters.add(number)).cast::<u8>() };
         // SAFETY: as above.
-        all[at..at + bytes].copy_from_slice(unsafe { std::slice::from_raw_parts(parameter, bytes) });
+        bytes_of_all[at..at + bytes].copy_from_slice(unsafe { std::slice::from_raw_parts(parameter, bytes) });
     }
-    let parameters = &all;
-    let launch =
-        Launch { module, kernel, grid: blocks, threads: config.blockDimX as usize, shared_bytes, parameters };
+    let launch = Launch {
+        module,
+        kernel,
+        grid: blocks,
+        threads: config.blockDimX as usize,
+        shared_bytes,
+        parameters: &bytes_of_all,
+    };
     match launch.run() {
         Ok(()) => OK,
         Err(reason) => {

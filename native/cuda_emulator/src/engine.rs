@@ -64,16 +64,13 @@ impl TensorMap {
 
     /// The same back.
     pub fn of_words(words: [u64; MAP_WORDS]) -> Result<Self, String> {
-        let rank = (words[1] & 0xff) as usize;
+        // No dimensions are read as one without elements, which is no map either.
+        let rank = ((words[1] & 0xff) as usize).clamp(1, MOST_DIMENSIONS);
         let map = Self {
             address: words[0],
-            shape: words[2..].iter().copied().take(rank.min(MOST_DIMENSIONS)).collect(),
-            strides: words[7..].iter().copied().take(rank.clamp(1, MOST_DIMENSIONS) - 1).collect(),
-            tile: words[11..]
-                .iter()
-                .map(|&count| count as u32)
-                .take(rank.clamp(1, MOST_DIMENSIONS))
-                .collect(),
+            shape: words[2..][..rank].to_vec(),
+            strides: words[7..][..rank - 1].to_vec(),
+            tile: words[11..][..rank].iter().map(|&count| count as u32).collect(),
             swizzled: words[1] >> 8 == 1,
         };
         if map.is_valid() { Ok(map) } else { Err("no tensor map is there".to_owned()) }
@@ -85,7 +82,7 @@ impl TensorMap {
     }
 
     /// For each element of the box that begins at these coordinates: where it lies in shared memory if the box does from
-    /// `start` on, and where in global memory if it is of the tensor.
+    /// `start` on, and where in global memory if it is one of the tensor's.
     fn elements(&self, start: u64, coordinates: &[i32]) -> impl Iterator<Item = (u64, Option<u64>)> {
         (0..self.bytes() / ELEMENT).map(move |number| {
             let mut rest = number as u32;
@@ -112,17 +109,15 @@ impl TensorMap {
         global: &mut Global,
         shared: &mut Shared,
     ) -> Result<(), String> {
-        self.check(start)?;
-        for (place, address) in self.elements(start, coordinates) {
-            let mut element = [0; ELEMENT];
+        self.each(coordinates, start, shared, |element, address| {
+            element.fill(0);
             if let Some(address) = address {
                 let from = global.source(address, ELEMENT)?;
                 // SAFETY: as many bytes are allocated there; nobody else writes to them (warp.rs).
                 unsafe { std::ptr::copy_nonoverlapping(from, element.as_mut_ptr(), ELEMENT) };
             }
-            shared.copied(place, ELEMENT)?.copy_from_slice(&element);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Takes a box away from shared memory.
@@ -133,23 +128,30 @@ impl TensorMap {
         global: &mut Global,
         shared: &mut Shared,
     ) -> Result<(), String> {
-        self.check(start)?;
-        for (place, address) in self.elements(start, coordinates) {
-            let element = shared.copied(place, ELEMENT)?;
+        self.each(coordinates, start, shared, |element, address| {
             if let Some(address) = address {
                 let to = global.target(address, ELEMENT)?;
                 // SAFETY: as many bytes are allocated there, to be written; nobody else does (warp.rs).
                 unsafe { std::ptr::copy_nonoverlapping(element.as_ptr(), to, ELEMENT) };
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
-    fn check(&self, start: u64) -> Result<(), String> {
-        match start.is_multiple_of(SWIZZLED as u64) {
-            true => Ok(()),
-            false => Err(format!("a box of shared memory at {start}, which is no multiple of {SWIZZLED}")),
+    /// What is to be done with each element of a box: as it lies in shared memory, and its place in global memory if it is one of
+    /// the tensor's.
+    fn each(
+        &self,
+        coordinates: &[i32],
+        start: u64,
+        shared: &mut Shared,
+        mut copy: impl FnMut(&mut [u8], Option<u64>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        if !start.is_multiple_of(SWIZZLED as u64) {
+            return Err(format!("a box of shared memory at {start}, which is no multiple of {SWIZZLED}"));
         }
+        self.elements(start, coordinates)
+            .try_for_each(|(place, address)| copy(shared.copied(place, ELEMENT)?, address))
     }
 }
 
@@ -172,7 +174,6 @@ pub struct Barriers {
 
 impl Barriers {
     fn at(&mut self, address: u64) -> Result<&mut Barrier, String> {
-        self.changes += 1;
         self.all.get_mut(&address).ok_or(format!("nobody has made a barrier at {address} of shared memory"))
     }
 
@@ -187,6 +188,7 @@ impl Barriers {
 
     /// A thread arrives, and says that so many bytes will.
     pub fn arrive(&mut self, address: u64, bytes: i64) -> Result<(), String> {
+        self.changes += 1;
         let barrier = self.at(address)?;
         barrier.bytes += bytes;
         barrier.missing -= 1;
@@ -196,6 +198,7 @@ impl Barriers {
 
     /// So many bytes arrive.
     pub fn complete(&mut self, address: u64, bytes: i64) -> Result<(), String> {
+        self.changes += 1;
         let barrier = self.at(address)?;
         barrier.bytes -= bytes;
         barrier.pass();
@@ -204,9 +207,7 @@ impl Barriers {
 
     /// Whether the phase of this parity is over.
     pub fn has_passed(&mut self, address: u64, parity: u64) -> Result<bool, String> {
-        let passed = self.at(address)?.passed;
-        self.changes -= 1;
-        Ok(passed % 2 != parity)
+        Ok(self.at(address)?.passed % 2 != parity)
     }
 }
 

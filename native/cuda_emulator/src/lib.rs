@@ -20,8 +20,8 @@
 //!
 //! In the order of the way from a text to results: [`module`] says what a module is to the interpreter, [`parse`] reads
 //! one, `decode` finds what an instruction does, with the functions of `arithmetic`; [`launch`] runs the blocks of a
-//! grid, `warp` 32 threads of one, `shared` and [`global`] are the memories that they access, `engine` copies between them, and `driver` is what
-//! programs see of it all.
+//! grid, `warp` 32 threads of one, `shared` and [`global`] are the memories that they access, `engine` copies between
+//! them, and `driver` is what programs see of it all.
 
 mod arithmetic;
 mod decode;

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use rayon::prelude::*;
-use selective_scan::cuda::compile::{Configuration, Program};
+use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, problem};
-use support::devices::{architectures, device, kernels};
+use support::devices::{architectures, copies_tiles, device, kernels};
 use support::nvrtc::compiler;
 use support::{ELEMENTS, random};
 
@@ -77,17 +77,14 @@ fn kernels_compile_for_every_architecture() {
 
 #[test]
 fn tiles_are_copied_by_devices_that_can() {
-    let copied = |device, problem: &Problem| {
-        configurations(&device, problem, Pass::Forward).iter().any(|kernel| kernel.program == Program::Bulk)
-    };
     let plain = problem(8, 2048, 1536, 16);
     for device in architectures() {
         // Those of 12.0 have room for one block of three.
-        assert_eq!(copied(device, &plain), [90, 100].contains(&device.architecture), "{device:?}");
+        assert_eq!(copies_tiles(&device, &plain), [90, 100].contains(&device.architecture), "{device:?}");
     }
     let h200 = device(90);
     let older_driver = Properties { tensor_maps: false, ..h200 };
-    assert!(!copied(older_driver, &plain));
+    assert!(!copies_tiles(&older_driver, &plain));
     let halves = |problem: &Problem| Problem { b: Projection::PerFrame { groups: 2 }, ..problem.clone() };
     for problem in [
         Problem { initial_state: true, ..plain.clone() },
@@ -97,7 +94,7 @@ fn tiles_are_copied_by_devices_that_can() {
         problem(8, 1024, 512, 16),
         problem(1, 65536, 1024, 16),
     ] {
-        assert!(copied(h200, &problem), "{problem:?}");
+        assert!(copies_tiles(&h200, &problem), "{problem:?}");
     }
     for problem in [
         block(8, 2048, 1536, 16),
@@ -112,7 +109,7 @@ fn tiles_are_copied_by_devices_that_can() {
         halves(&Problem { dim: 1544, ..plain.clone() }),
         problem(32, 60, 512, 16),
     ] {
-        assert!(!copied(h200, &problem), "{problem:?}");
+        assert!(!copies_tiles(&h200, &problem), "{problem:?}");
     }
 }
 

@@ -1,11 +1,10 @@
 //! Shapes at the ends of what is allowed.
 
-use selective_scan::cuda::compile::Program;
-use selective_scan::cuda::{Pass, configurations};
 use selective_scan::{Method, Problem, Projection};
 
 use crate::correctness::{all, check, check_forward, check_kept};
 use crate::shapes::{bf16, block, f64, problem};
+use crate::support::devices::copies_tiles;
 use crate::support::random;
 use crate::{device, forward};
 
@@ -32,11 +31,8 @@ pub fn copied_tiles(quick: bool) {
         initial_state(problem(1, 3800, 1024, 16)),
     ];
     // Which devices can is said without one (cuda_kernels.rs).
-    let copied = |problem: &&Problem| {
-        let kernels = configurations(&device().properties(), problem, Pass::Forward);
-        kernels.iter().any(|kernel| kernel.program == Program::Bulk)
-    };
-    assert!([0, problems.len()].contains(&problems.iter().filter(copied).count()));
+    let copied = problems.iter().filter(|problem| copies_tiles(&device().properties(), problem));
+    assert!([0, problems.len()].contains(&copied.count()));
     let some = if quick { 4 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))

@@ -1,7 +1,7 @@
 //! Devices that kernels are compiled for, of every generation from 7.5 on.
 
 use selective_scan::Problem;
-use selective_scan::cuda::compile::Configuration;
+use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{Pass, configurations};
 
@@ -48,6 +48,11 @@ pub fn architectures() -> Vec<Properties> {
     let mut all: Vec<_> = devices().map(|device| device.architecture).collect();
     all.dedup();
     all.into_iter().map(device).collect()
+}
+
+/// Whether a device copies the tiles of a problem's forward pass by itself.
+pub fn copies_tiles(device: &Properties, problem: &Problem) -> bool {
+    configurations(device, problem, Pass::Forward).iter().any(|kernel| kernel.program == Program::Bulk)
 }
 
 /// What a device wants compiled for a problem, for all its passes; some of it several times.
