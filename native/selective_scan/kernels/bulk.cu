@@ -23,10 +23,9 @@
 #include "bulk.cuh"
 
 #define QUADS (TILE / 4)
-// Tiles in shared memory, and those of outputs: a walker that begins a tile knows that the outputs of STAGES + 1 tiles before have
-// been read, because the carrier waited for that before it asked for the tile.
+// Tiles in shared memory, and those of outputs: a walker that has a tile knows that the outputs of STAGES tiles before have been read,
+// because the carrier waited for that before it asked for the tile.
 #define STAGES 3
-#define OUTPUTS (STAGES + 1)
 #define ALL_THREADS (THREADS + 32)
 
 static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
@@ -54,9 +53,13 @@ __device__ __forceinline__ int column_of(int row) { return row; }
 
 #include "quads.cuh"
 
+// The values and rates of the states of a thread.
+typedef Real Pairs[STATES][2];
+
 struct Shared {
   Tile tiles[STAGES];
-  Outputs outputs[OUTPUTS];
+  Outputs outputs[STAGES];
+  Pairs pairs[THREADS];  // each of its thread alone
   Barrier brought[STAGES], walked[STAGES];
   Place place;  // of the block: the walk needs the registers
 };
@@ -101,15 +104,13 @@ __device__ __forceinline__ void carry(Shared& shared, const Maps& maps, const Pl
   for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, maps, place, frames, number, number);
   wait_for_kernels_before();  // they may still read what lies where y goes
   Turn<STAGES> stage;
-  Turn<OUTPUTS> output;
 #pragma unroll 1
   for (int number = 0; number < tiles; number++) {
     shared.walked[stage.place].wait(stage.parity);
+    take_away(maps.y, (int)place.channel0, frames.begin + number * TILE, (int)place.row, shared.outputs[stage.place].y);
     wait_until_read();
-    take_away(maps.y, (int)place.channel0, frames.begin + number * TILE, (int)place.row, shared.outputs[output.place].y);
     if (number + STAGES < tiles) ask(shared, maps, place, frames, number + STAGES, stage.place);
     stage.advance();
-    output.advance();
   }
   wait_until_written();
 }
@@ -128,6 +129,21 @@ __device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& threa
       operands.b[s][g] = b[s];
       operands.c[s][g] = c[s];
     }
+  }
+}
+
+// Has the value and the rate of each of a thread's states lie in neighbouring registers, the first of which is even: A·Δ and a·h then
+// read registers of different banks, and take a clock instead of two (bench/NOTES.md, "What a walk is dispatched in"). The compiler
+// leaves them where a load of both puts them.
+__device__ __forceinline__ void pair_registers(Thread& thread, Pairs& own) {
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    own[s][0] = thread.h[s];
+    own[s][1] = thread.rate[s];
+  }
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(thread.h[s]), "=f"(thread.rate[s]) : "r"(shared_address(own[s])) : "memory");
   }
 }
 
@@ -184,17 +200,17 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   Thread thread;
   begin_thread(thread, args, place);
   Kept kept(args, begin, frames.count);
+  pair_registers(thread, shared.pairs[threadIdx.x]);
   const int tiles = frames.tiles(), last_rows = frames.count - (tiles - 1) * TILE;
   // Where few frames are missing, and they leave the states as they are, the last tile is walked like the others.
   const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && thread.finite) ? tiles : tiles - 1;
 
   Turn<STAGES> stage;
-  Turn<OUTPUTS> output;
   Real delta[4], last[4];
   Quad operands;
   shared.brought[0].wait(0);
   fetch_quad(shared.tiles[0], thread, 0, delta, operands);
-  int before = 0, output_before = 0;  // the stage and the output of the tile before
+  int before = 0;  // the stage of the tile before
 #pragma unroll 1
   for (int number = 0; number < whole; number++) {
     if (number * TILE == kept.at) keep(thread, args, shared.place, kept);
@@ -210,9 +226,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       fetch_quad(shared.tiles[goes_on ? next.place : stage.place], thread, (quad + 1) % QUADS, next_delta, next_operands);
       walk_fetched<true>(thread, delta, operands, 4, y);
       if (quad > 0) {
-        put_sums(shared.outputs[output.place], thread, quad - 1, last);
+        put_sums(shared.outputs[stage.place], thread, quad - 1, last);
       } else if (number > 0) {
-        put_sums(shared.outputs[output_before], thread, QUADS - 1, last);
+        put_sums(shared.outputs[before], thread, QUADS - 1, last);
         tell_walked(shared, before);
       }
 #pragma unroll
@@ -223,12 +239,10 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       operands = next_operands;
     }
     before = stage.place;
-    output_before = output.place;
     stage = next;
-    output.advance();
   }
   if (whole > 0) {
-    put_sums(shared.outputs[output_before], thread, QUADS - 1, last);
+    put_sums(shared.outputs[before], thread, QUADS - 1, last);
     tell_walked(shared, before);
   }
   if (whole < tiles) {
@@ -238,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       Real y[4];
       fetch_quad(shared.tiles[stage.place], thread, quad, delta, operands);
       walk_fetched<false>(thread, delta, operands, last_rows - quad * 4, y);
-      put_sums(shared.outputs[output.place], thread, quad, y);
+      put_sums(shared.outputs[stage.place], thread, quad, y);
     }
     tell_walked(shared, stage.place);
   }

@@ -274,7 +274,7 @@ __device__ __forceinline__ Real remaining_gain(const Rate& rate, Real delta, Rea
   return fabsf(t) >= FAR ? far : near;
 }
 __device__ __forceinline__ Real remaining_gain(Real A, Real delta, Real e) { return remaining_gain(rate_of(A), delta, e); }
-__device__ __forceinline__ Real a_of(const Rate& rate) { return rate.a; }
+__device__ __forceinline__ Real decay_at(const Rate& rate, Real delta) { return exp_product(rate.a, delta); }
 #else
 #if NEEDS_PHI
 // What is made of A alone: it does not change along a sequence.
@@ -282,7 +282,7 @@ struct Rate {
   State a, inverse;
 };
 __device__ __forceinline__ Rate rate_of(State A) { return {A, precise_reciprocal(A)}; }
-__device__ __forceinline__ State a_of(const Rate& rate) { return rate.a; }
+__device__ __forceinline__ State decay_at(const Rate& rate, Real delta) { return exp_product(rate.a, delta); }
 
 __device__ __forceinline__ State remaining_gain(const Rate& rate, Real delta, State e) {
   if (!is_near(rate.a, delta)) return gain_far(rate.inverse, delta, e);
@@ -299,8 +299,13 @@ __device__ __forceinline__ State z_in_units(State A, Real delta) { return A * de
 #endif
 
 typedef State Rate;
+#if METHOD == ZOH && REAL_F32
+__device__ __forceinline__ Rate rate_of(State A) { return binary_rate(A); }
+__device__ __forceinline__ State decay_at(Rate rate, Real delta) { return power_of_two(rate * delta); }
+#else
 __device__ __forceinline__ Rate rate_of(State A) { return A; }
-__device__ __forceinline__ State a_of(Rate rate) { return rate; }
+__device__ __forceinline__ State decay_at(Rate rate, Real delta) { return exp_product(rate, delta); }
+#endif
 
 // What is left of the gain of a method whose exponential is already known.
 __device__ __forceinline__ State remaining_gain(State A, Real delta, [[maybe_unused]] State e) {
@@ -337,7 +342,7 @@ __device__ __forceinline__ Coefficients discretize(const Rate& rate, Real delta)
   State half = (Real)0.5 * delta * rate, q = reciprocal((Real)1 - half);
   return {(half + (Real)1) * q, (Real)2 * q};
 #else
-  State e = exp_product(a_of(rate), delta);
+  State e = decay_at(rate, delta);
   return {e, remaining_gain(rate, delta, e)};
 #endif
 }

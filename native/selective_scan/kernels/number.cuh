@@ -90,14 +90,14 @@ __device__ __forceinline__ float precise_reciprocal(float x) {
   return fmaf(fmaf(-finite, y, 1.0f), y, y);
 }
 
-// e^(a·delta) of reals. In f32 by ex2.approx, within 2 units in the last place; a·log2(e) does not change
-// along a sequence and is taken out of the loops by the compiler.
+// e^(a·delta) of reals. In f32 by ex2.approx, within 2 units in the last place; `binary_rate` of a does not change along a sequence.
 __device__ __forceinline__ float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ __forceinline__ float binary_exponent(float a, float delta) { return a * 1.4426950408889634f * delta; }
+__device__ __forceinline__ float binary_rate(float a) { return a * 1.4426950408889634f; }
+__device__ __forceinline__ float binary_exponent(float a, float delta) { return binary_rate(a) * delta; }
 __device__ __forceinline__ float exp_product(float a, float delta) { return power_of_two(binary_exponent(a, delta)); }
 __device__ __forceinline__ double exp_product(double a, double delta) { return exp(a * delta); }
 

@@ -134,7 +134,7 @@ __device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread
 #pragma unroll
   for (int f = 1; f < OWN_FRAMES; f++) sum += delta[f];
 #pragma unroll
-  for (int s = 0; s < STATES; s++) product[s] = decay(a_of(thread.rate[s]), sum);
+  for (int s = 0; s < STATES; s++) product[s] = decay_at(thread.rate[s], sum);
 #else
 #pragma unroll
   for (int s = 0; s < STATES; s++) {

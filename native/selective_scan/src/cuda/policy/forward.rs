@@ -35,13 +35,12 @@ const SHORTEST_TO_CUT: usize = 192;
 /// The place of a block, in its shared memory.
 const PLACE_BYTES: usize = 64;
 /// What bulk.cu is written for: lanes a channel of so many states, channels a block, frames a tile; tiles in shared memory, and
-/// those of outputs.
+/// as many of outputs.
 const BULK_LANES: usize = 4;
 const BULK_STATES: usize = 4;
 const BULK_CHANNELS: usize = 32;
 const BULK_TILE: usize = 32;
 const BULK_STAGES: usize = 3;
-const BULK_OUTPUTS: usize = 4;
 /// Frames of a chunk from which on it is the faster: a block takes longer to begin.
 const BULK_FRAMES: usize = 128;
 /// Blocks that a multiprocessor should have room for, or tiles through registers are faster.
@@ -99,8 +98,9 @@ pub(super) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
 /// Shared memory of bulk.cu.
 pub(super) const fn bulk_bytes() -> usize {
     let (frame, projections) = (BULK_CHANNELS * 4, 2 * BULK_LANES * BULK_STATES * 4);
-    let tile = BULK_TILE * (2 * frame + projections);
-    BULK_STAGES * tile + BULK_OUTPUTS * BULK_TILE * frame + BULK_BARRIERS * 8 + PLACE_BYTES
+    let tile = BULK_TILE * (3 * frame + projections);
+    let pairs = BULK_CHANNELS * 2 * BULK_LANES * BULK_STATES * 4;
+    BULK_STAGES * tile + pairs + BULK_BARRIERS * 8 + PLACE_BYTES
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
