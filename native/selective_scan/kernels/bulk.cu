@@ -159,7 +159,7 @@ __device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)
 
 // Sums the lanes' parts of a quad; every lane puts one frame's.
 __device__ __forceinline__ void put_sums(Outputs& outputs, const Thread& thread, int quad, Real (&y)[4]) {
-  const int r = sum_over_lanes(thread.lane, y);
+  sum_over_lanes(thread.lane, y);
   // Found once for even quads, of which odd ones lie four packs apart.
   const int place = thread.lane * CHANNELS + (thread.row ^ thread.lane * 4);
   (&outputs.y[quad * 4][0])[quad % 2 ? place ^ 16 : place] = y[0];

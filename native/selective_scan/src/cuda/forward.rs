@@ -3,7 +3,6 @@
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, passes, walks};
-use super::compile::Configuration;
 use super::device::Device;
 use super::launch::{
     Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
@@ -14,8 +13,8 @@ use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels<K> {
     forward: K,
-    /// What that is compiled for, where it is scan_bulk.
-    bulk: Option<Configuration>,
+    /// Whether that is scan_bulk.
+    bulk: bool,
     marks: Option<K>,
     boundaries: Option<Boundaries<K>>,
 }
@@ -29,11 +28,11 @@ impl ForwardKernels<Wanted> {
     ) -> Self {
         let configurations = Configurations::new(problem, plan.layout, plan.units, alignment, *properties);
         let forward = configurations.forward(plan.chunks);
-        let bulk = (plan.bulk && configurations.aligned_for_bulk()).then(|| configurations.bulk(plan.chunks));
+        let bulk = plan.bulk && configurations.aligned_for_bulk();
         Self {
             forward: match bulk {
-                Some(bulk) => Wanted::walking(bulk, c"scan_bulk"),
-                None => Wanted::walking(forward, c"scan_forward"),
+                true => Wanted::walking(configurations.bulk(plan.chunks), c"scan_bulk"),
+                false => Wanted::walking(forward, c"scan_forward"),
             },
             bulk,
             marks: Wanted::marks(&configurations, plan.chunks),
@@ -103,7 +102,7 @@ impl Device {
         arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
-        let maps = kernels.bulk.map(|bulk| Maps::of(problem, &bulk, &inputs, outputs.y)).transpose()?;
+        let maps = kernels.bulk.then(|| Maps::of(problem, &plan.layout, &inputs, outputs.y)).transpose()?;
 
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;

@@ -1,8 +1,8 @@
 //! The kernels that are packed: PTX of the common ones, for machines that have a driver and no NVRTC.
 //!
 //! `make ptx` writes the pack into priv/ (examples/pack_kernels.rs has the list of what is common). The driver translates
-//! PTX for whatever device it finds, so one text serves every device from the oldest on (of [`target`]). Texts are compressed one by one,
-//! for a call needs a handful of hundreds: by zlib's format, whose checksum shows a torn file, in miniz_oxide, which is
+//! PTX for whatever device it finds, so one text serves every device from the oldest on (of [`target`]). Texts are
+//! compressed one by one, for a call needs a handful of hundreds: by zlib's format, whose checksum shows a torn file, in miniz_oxide, which is
 //! small, without unsafe code, and what the standard library itself unpacks with.
 //!
 //! The file: [`MAGIC`], the number of kernels, then for each its key, where its text begins, the length of that

@@ -8,8 +8,8 @@ use cudarc::driver::sys::{
     CUtensorMapL2promotion, CUtensorMapSwizzle, cuTensorMapEncodeTiled, culib,
 };
 
-use super::compile::Configuration;
 use super::driver::During;
+use super::policy::Layout;
 use crate::{Error, Inputs, Problem, Projection};
 
 /// `Maps` of bulk.cuh, field by field.
@@ -67,16 +67,15 @@ fn map<const RANK: usize>(
 }
 
 impl Maps {
-    /// Of the operands of a problem, for a kernel that was compiled for this.
+    /// Of the operands of a problem that is walked in this layout.
     pub(super) fn of(
         problem: &Problem,
-        configuration: &Configuration,
+        layout: &Layout,
         inputs: &Inputs<CUdeviceptr>,
         y: CUdeviceptr,
     ) -> Result<Self, Error> {
         use CUtensorMapSwizzle::{CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_NONE};
         let Problem { batch, seq, dim, state, .. } = *problem;
-        let layout = configuration.layout;
         let sequence = |what, address, swizzle| {
             map(what, address, [dim, seq, batch], [layout.channels, layout.tile, 1], swizzle)
         };
