@@ -2,7 +2,7 @@
 
 use crate::arithmetic::{Type, comparison, conversion, extension, function, function_with_carry};
 use crate::module::{
-    Address, Compute, MOST_ELEMENTS, Module, Operand, Operation, Reduction, Shuffle, Space, Special,
+    Address, Compute, Copy, MOST_ELEMENTS, Module, Operand, Operation, Reduction, Shuffle, Space, Special,
 };
 
 /// An argument as it is written.
@@ -97,6 +97,24 @@ const FORMS: &[(&str, &[&str], usize)] = &[
         3,
     ),
     ("cp", &["async", "bulk", "tensor", "3d", "4d", "global", "shared", "cta", "tile", "bulk_group"], 2),
+    (
+        "cp",
+        &[
+            "reduce",
+            "async",
+            "bulk",
+            "tensor",
+            "3d",
+            "4d",
+            "global",
+            "shared",
+            "cta",
+            "add",
+            "tile",
+            "bulk_group",
+        ],
+        2,
+    ),
     ("ret", &[], 0),
 ];
 
@@ -312,7 +330,11 @@ impl Parts<'_> {
             shared: in_shared(shared)?,
             map: Address { space: Space::Parameters, ..*map },
             coordinates: coordinates.clone(),
-            barrier: if brings { Some(in_shared(2)?) } else { None },
+            copy: match brings {
+                true => Copy::Bring(in_shared(2)?),
+                false if self.has("reduce") => Copy::Add,
+                false => Copy::TakeAway,
+            },
         })
     }
 

@@ -138,6 +138,25 @@ impl TensorMap {
         })
     }
 
+    /// Adds a box of f32 to what is there.
+    pub fn add(
+        &self,
+        coordinates: &[i32],
+        start: u64,
+        global: &mut Global,
+        shared: &mut Shared,
+    ) -> Result<(), String> {
+        self.each(coordinates, start, shared, |element, address| {
+            if let Some(address) = address {
+                let term = f32::from_ne_bytes(element.try_into().expect("an element has four bytes"));
+                let sum = global.target(address, ELEMENT)?.cast::<f32>();
+                // SAFETY: as many bytes are allocated there, to be written; nobody else does (warp.rs).
+                unsafe { sum.write_unaligned(sum.read_unaligned() + term) };
+            }
+            Ok(())
+        })
+    }
+
     /// What is to be done with each element of a box: as it lies in shared memory, and its place in global memory if it is one of
     /// the tensor's.
     fn each(
@@ -247,6 +266,12 @@ mod tests {
         // What lies beyond the tensor is left alone.
         map.take_away(&[0, 2], 128, &mut global, &mut shared).unwrap();
         assert_eq!(numbers[16..], [0, 0, 0, 0, 20, 21, 22, 23]);
+        // And what is added is added to what is there: 20 to 0 as f32, and 1 to 1.
+        let one = 1f32.to_bits();
+        numbers[8..10].copy_from_slice(&[one, 0]);
+        shared.copied(128, 64).unwrap()[..8].copy_from_slice(&[one, one].map(u32::to_ne_bytes).concat());
+        map.add(&[0, 1], 128, &mut global, &mut shared).unwrap();
+        assert_eq!(numbers[8..10], [2f32.to_bits(), one]);
         let words = map.take_away(&[0, 2], 64, &mut global, &mut shared).unwrap_err();
         assert!(words.contains("no multiple of 128"), "{words}");
         global::remove(start, Home::Device);

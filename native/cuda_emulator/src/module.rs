@@ -255,13 +255,24 @@ pub enum Operation {
         barrier: Address,
         parity: Operand,
     },
-    /// Brings a box of a tensor to shared memory, and says so at a barrier; or, where there is none, takes it away.
+    /// Copies a box of a tensor.
     CopyTile {
         shared: Address,
         map: Address,
         coordinates: Vec<Operand>,
-        barrier: Option<Address>,
+        copy: Copy,
     },
     /// What has no effect where nothing overlaps and nothing is cached.
     Nothing,
+}
+
+/// What is done with a box of a tensor.
+#[derive(Debug, Clone)]
+pub enum Copy {
+    /// It is brought to shared memory, and a barrier there is told.
+    Bring(Address),
+    /// It is taken away from shared memory.
+    TakeAway,
+    /// It is added to what is there.
+    Add,
 }

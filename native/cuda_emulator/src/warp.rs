@@ -8,7 +8,8 @@ use crate::engine::{Barriers, MAP_WORDS, TensorMap};
 use crate::global::Global;
 use crate::launch::Launch;
 use crate::module::{
-    Address, Instruction, LANES, Lanes, MOST_ELEMENTS, Operand, Operation, Reduction, Shuffle, Space, Special,
+    Address, Copy, Instruction, LANES, Lanes, MOST_ELEMENTS, Operand, Operation, Reduction, Shuffle, Space,
+    Special,
 };
 use crate::shared::{Shared, Who};
 
@@ -340,11 +341,14 @@ impl Warp {
                     around.barriers.arrive(places[lane], i64::from(bytes[lane] as u32))?;
                 }
             }
-            Operation::CopyTile { shared, map, coordinates, barrier } => {
+            Operation::CopyTile { shared, map, coordinates, copy } => {
                 let (starts, maps) = (self.places(shared), self.places(map));
                 let coordinates: Vec<Lanes> =
                     coordinates.iter().map(|operand| self.operand(*operand)).collect();
-                let barriers = barrier.map(|barrier| self.places(&barrier));
+                let barriers = match copy {
+                    Copy::Bring(barrier) => self.places(barrier),
+                    Copy::TakeAway | Copy::Add => Lanes::default(),
+                };
                 for lane in numbers(lanes) {
                     let mut words = [0; MAP_WORDS];
                     for (place, word_of_map) in (maps[lane]..).step_by(8).zip(&mut words) {
@@ -356,12 +360,13 @@ impl Warp {
                         return Err(format!("{} coordinates of {:?}", first.len(), map.shape));
                     }
                     let Around { shared, .. } = around;
-                    match &barriers {
-                        Some(barriers) => {
+                    match copy {
+                        Copy::Bring(_) => {
                             map.bring(&first, starts[lane], &mut self.global, shared)?;
                             around.barriers.complete(barriers[lane], map.bytes() as i64)?;
                         }
-                        None => map.take_away(&first, starts[lane], &mut self.global, shared)?,
+                        Copy::TakeAway => map.take_away(&first, starts[lane], &mut self.global, shared)?,
+                        Copy::Add => map.add(&first, starts[lane], &mut self.global, shared)?,
                     }
                 }
             }

@@ -30,7 +30,7 @@
 
 static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
 static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !SEQ_IDX && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS &&
-                  !LIMIT && !SEVERAL_PASSES && ROUNDS == 1 && !SUMMARY,
+                  !LIMIT && ROUNDS == 1 && !SUMMARY,
               "elements need nothing but the scan");
 
 // As the engine copies it.
@@ -86,30 +86,37 @@ struct Frames {
   __device__ __forceinline__ int tiles() const { return (count + TILE - 1) / TILE; }
 };
 
-__device__ __forceinline__ void ask(Shared& shared, const Maps& maps, const Place& place, const Frames& frames, int number,
-                                    int stage) {
+__device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
+                                    const Frames& frames, int number, int stage) {
   Tile& tile = shared.tiles[stage];
   Barrier& barrier = shared.brought[stage];
   const int frame = frames.begin + number * TILE, channel = (int)place.channel0, row = (int)place.row;
   barrier.arrive_announcing(sizeof(Tile));
   bring(tile.delta, maps.dt, channel, frame, row, barrier);
   bring(tile.x, maps.x, channel, frame, row, barrier);
-  bring(tile.b, maps.b, 0, (int)place.group_b, frame, row, barrier);
-  bring(tile.c, maps.c, 0, (int)place.group_c, frame, row, barrier);
+  bring(tile.b, maps.b, (int)args.first_state, (int)place.group_b, frame, row, barrier);
+  bring(tile.c, maps.c, (int)args.first_state, (int)place.group_c, frame, row, barrier);
 }
 
 // What the carrier does, a thread alone.
-__device__ __forceinline__ void carry(Shared& shared, const Maps& maps, const Place& place, const Frames& frames) {
+__device__ __forceinline__ void carry(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
+                                      const Frames& frames) {
   const int tiles = frames.tiles();
-  for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, maps, place, frames, number, number);
+  for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, args, maps, place, frames, number, number);
   wait_for_kernels_before();  // they may still read what lies where y goes
   Turn<STAGES> stage;
 #pragma unroll 1
   for (int number = 0; number < tiles; number++) {
     shared.walked[stage.place].wait(stage.parity);
-    take_away(maps.y, (int)place.channel0, frames.begin + number * TILE, (int)place.row, shared.outputs[stage.place].y);
+    const Outputs& outputs = shared.outputs[stage.place];
+    if (SEVERAL_PASSES && !args.first_pass) {
+      // To what the passes before this have left. Passes follow one another, so the bits are the same each time.
+      add_to(maps.y, (int)place.channel0, frames.begin + number * TILE, (int)place.row, outputs.y);
+    } else {
+      take_away(maps.y, (int)place.channel0, frames.begin + number * TILE, (int)place.row, outputs.y);
+    }
     wait_until_read();
-    if (number + STAGES < tiles) ask(shared, maps, place, frames, number + STAGES, stage.place);
+    if (number + STAGES < tiles) ask(shared, args, maps, place, frames, number + STAGES, stage.place);
     stage.advance();
   }
   wait_until_written();
@@ -192,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   }
   __syncthreads();
   if (threadIdx.x >= THREADS) {
-    if (threadIdx.x == THREADS) carry(shared, maps, place, frames);
+    if (threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
     return;
   }
 

@@ -70,6 +70,14 @@ __device__ __forceinline__ void take_away(const TensorMap& map, int channel, int
       "r"(channel), "r"(frame), "r"(row), "r"(shared_address(shared))
       : "memory");
 }
+// Adds one to what is there, each element once.
+__device__ __forceinline__ void add_to(const TensorMap& map, int channel, int frame, int row, const void* shared) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], [%4];\ncp.async.bulk.commit_group;" ::
+          "l"(&map),
+      "r"(channel), "r"(frame), "r"(row), "r"(shared_address(shared))
+      : "memory");
+}
 // Waits until what this thread has had taken away has been read, or has arrived.
 __device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

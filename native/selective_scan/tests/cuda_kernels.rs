@@ -90,6 +90,7 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { initial_state: true, ..plain.clone() },
         Problem { method: Method::Bilinear, ..plain.clone() },
         Problem { state: 12, dim: 1532, ..plain.clone() },
+        Problem { state: 100, ..plain.clone() },
         halves(&plain),
         problem(8, 1024, 512, 16),
         problem(1, 65536, 1024, 16),
@@ -102,7 +103,6 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { reverse: true, ..plain.clone() },
         Problem { seq_idx: true, ..plain.clone() },
         Problem { c: Projection::Constant, ..plain.clone() },
-        Problem { state: 32, ..plain.clone() },
         // Rows that are no multiple of 16 bytes, or that two groups share a box of.
         Problem { state: 14, ..plain.clone() },
         Problem { dim: 1534, ..plain.clone() },

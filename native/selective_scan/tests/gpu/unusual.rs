@@ -26,9 +26,12 @@ pub fn copied_tiles(quick: bool) {
         grouped(2, 8, problem(4, 188, 1024, 16)),
         Problem { method: Method::Bilinear, ..initial_state(problem(4, 151, 1000, 16)) },
         Problem { method: Method::Rk4, ..problem(4, 140, 1000, 16) },
+        // Several passes, the last of which has few states.
+        initial_state(problem(4, 133, 960, 36)),
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 1664, 16)),
         initial_state(problem(1, 3800, 1024, 16)),
+        problem(1, 2200, 1024, 32),
     ];
     // Which devices can is said without one (cuda_kernels.rs).
     let copied = problems.iter().filter(|problem| copies_tiles(&device().properties(), problem));

@@ -1,6 +1,7 @@
 //! The plan of the backward pass.
 
 use super::configurations::threads_wanted;
+use super::forward::MOST_ROUNDS;
 use super::{
     ForwardPlan, Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, has_several_passes,
     is_constant, is_plain, real_bytes, state_words, states_for, unit, varying,
@@ -298,7 +299,7 @@ impl Properties {
                 }
                 layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
-                let (of_summaries, units) = self.forward_layout(&own, chunk, false);
+                let (of_summaries, units) = self.forward_layout(&own, chunk, false, MOST_ROUNDS);
                 let states = StatesPlan::Summaries(of_summaries, units);
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
@@ -322,7 +323,7 @@ impl Properties {
     /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
     /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
     fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<ForwardPlan> {
-        let forward = self.forward_keeping(problem, plan.chunk);
+        let forward = self.forward_keeping(problem, plan.chunk, MOST_ROUNDS);
         let one_pass =
             [plan.layout, forward.layout].iter().all(|layout| !has_several_passes(problem, layout));
         let short = plan.chunks > 1 && problem.seq < BOUNDED_FROM && forward.chunks == 1;

@@ -19,7 +19,7 @@ const TILE_OF_TIME_LANES: usize = 64;
 const WARPS_OF_TIME_LANES: [usize; 2] = [8, 4];
 /// States of a round of the forward pass, and rounds of a pass: more would leave shared memory for too few blocks.
 const SLOTS_OF_ROUND: usize = 16;
-const MOST_ROUNDS: usize = 4;
+pub(super) const MOST_ROUNDS: usize = 4;
 /// Blocks of several rounds that a multiprocessor should have room for.
 const BLOCKS_OF_ROUNDS: usize = 3;
 /// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
@@ -127,7 +127,6 @@ impl Properties {
             && varying(problem) == 2
             && problem.seq >= BULK_FRAMES
             && !(needs_more || problem.seq_idx || problem.reverse || problem.bidirectional)
-            && problem.state <= BULK_LANES * BULK_STATES
             && rows_fit(problem.state)
             && rows_fit(problem.dim)
             // Blocks of one group of channels do not share their last box with the next.
@@ -135,9 +134,15 @@ impl Properties {
     }
 
     /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
-    /// as many rounds as shared memory has room for.
-    pub(super) fn forward_layout(&self, problem: &Problem, interval: usize, fewest: bool) -> (Layout, Units) {
-        let layouts = (1..=MOST_ROUNDS).rev();
+    /// as many rounds as shared memory has room for, up to `most_rounds`.
+    pub(super) fn forward_layout(
+        &self,
+        problem: &Problem,
+        interval: usize,
+        fewest: bool,
+        most_rounds: usize,
+    ) -> (Layout, Units) {
+        let layouts = (1..=most_rounds).rev();
         let mut layouts = layouts.map(|rounds| self.layout_of_rounds(problem, interval, fewest, rounds));
         let fits = |(layout, _): &(Layout, Units)| forward_bytes(problem, layout) <= self.shared_per_block;
         layouts.find(fits).unwrap_or_else(|| self.layout_of_rounds(problem, interval, fewest, 1))
@@ -164,7 +169,8 @@ impl Properties {
         while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
             lanes *= 2;
         }
-        let enough = if self.copies_tiles(problem) { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
+        let enough =
+            if rounds == 1 && self.copies_tiles(problem) { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
         while !fewest
             && lanes < 8
             && ((channels * lanes / 32) as f64) < enough * self.multiprocessors as f64
@@ -229,11 +235,22 @@ impl Properties {
 
     /// Plans the forward pass.
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
-        self.forward_keeping(problem, checkpoint_interval(problem))
+        let interval = checkpoint_interval(problem);
+        let in_rounds = || self.forward_keeping(problem, interval, MOST_ROUNDS);
+        if problem.state <= SLOTS_OF_ROUND || !self.copies_tiles(problem) {
+            return in_rounds();
+        }
+        // Tiles that the device copies are walked once in a pass.
+        Some(self.forward_keeping(problem, interval, 1)).filter(|plan| plan.bulk).unwrap_or_else(in_rounds)
     }
 
-    /// Plans a forward pass that can keep states every `interval` frames.
-    pub(super) fn forward_keeping(&self, problem: &Problem, interval: usize) -> ForwardPlan {
+    /// Plans a forward pass that can keep states every `interval` frames, in passes of so many rounds at most.
+    pub(super) fn forward_keeping(
+        &self,
+        problem: &Problem,
+        interval: usize,
+        most_rounds: usize,
+    ) -> ForwardPlan {
         if let Some((layout, units)) = self.time_lanes(problem) {
             return ForwardPlan {
                 layout,
@@ -244,14 +261,14 @@ impl Properties {
                 bulk: false,
             };
         }
-        let (mut layout, mut units) = self.forward_layout(problem, interval, false);
+        let (mut layout, mut units) = self.forward_layout(problem, interval, false, most_rounds);
         let warps = |layout: &Layout| {
             (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64
         };
         let mut chunk = problem.seq;
         if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
             // Chunks are warps enough: more lanes would only cost more operations.
-            let cut = self.forward_layout(problem, interval, true);
+            let cut = self.forward_layout(problem, interval, true, most_rounds);
             let blocks = problem.batch * blocks(problem, &cut.0);
             let running = threads_wanted(problem, &cut.0, Program::Forward) / (32 * cut.0.warps);
             let wave = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;
@@ -271,7 +288,7 @@ impl Properties {
             checkpoint_interval: interval,
             bulk: self.copies_tiles(problem)
                 && chunk >= BULK_FRAMES
-                && (layout.lanes, layout.states) == (BULK_LANES, BULK_STATES)
+                && (layout.lanes, layout.states, layout.rounds) == (BULK_LANES, BULK_STATES, 1)
                 && (layout.channels, layout.tile) == (BULK_CHANNELS, BULK_TILE),
         }
     }
