@@ -68,6 +68,7 @@ const FORMS: &[(&str, &[&str], usize)] = &[
     ("griddepcontrol", &["wait", "launch_dependents"], 0),
     ("shfl", &["sync", "up", "down", "bfly", "idx"], 5),
     ("vote", &["sync", "all", "any", "ballot"], 3),
+    ("redux", &["sync", "or"], 3),
     ("bar", &["sync"], 1),
     ("bar", &["warp", "sync"], 1),
     ("bar", &["red", "and", "or"], 3),
@@ -154,7 +155,7 @@ pub fn decode(module: &mut Module, instruction: &str, arguments: &[Argument]) ->
         "prefetch" | "griddepcontrol" | "fence" => Ok(Operation::Nothing),
         "ret" => Ok(Operation::Return),
         "ld" | "st" | "atom" | "red" => parts.access(),
-        "shfl" | "vote" | "bar" => parts.meeting(),
+        "shfl" | "vote" | "redux" | "bar" => parts.meeting(),
         "mbarrier" => parts.barrier(),
         "cp" => parts.copy(),
         "mov" => parts.movement(module),
@@ -248,6 +249,7 @@ impl Parts<'_> {
     fn meeting(&self) -> Result<Operation, Reason> {
         let reduction = self.modifiers.iter().find_map(|&modifier| match modifier {
             "all" | "and" => Some(Reduction::All),
+            "or" if self.name == "redux" => Some(Reduction::Or),
             "any" | "or" => Some(Reduction::Any),
             "ballot" => Some(Reduction::Ballot),
             _ => None,
@@ -282,7 +284,7 @@ impl Parts<'_> {
                     members: self.read(4)?,
                 }
             }
-            "vote" => Operation::Vote {
+            "vote" | "redux" => Operation::Vote {
                 reduction: reduction.ok_or("it is not known here")?,
                 to: self.written(0)?,
                 from: self.read(1)?,

@@ -141,13 +141,14 @@ pub enum Shuffle {
     Idx,
 }
 
-/// What becomes of a predicate of many threads.
+/// What becomes of a predicate of many threads, or of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they have the names that PTX gives them")]
 pub enum Reduction {
     All,
     Any,
     Ballot,
+    Or,
 }
 
 /// A function of every lane's operands; those that it has no use for are zero.

@@ -435,6 +435,7 @@ impl Warp {
             }
         }
         let votes = numbers(here).fold(0, |votes, lane| votes | (values[lane] as u32 & 1) << lane);
+        let union = numbers(here).fold(0, |union, lane| union | values[lane] as u32);
         for &(turn, lanes) in group {
             match code[self.fragments[turn].at].operation {
                 Operation::Shuffle { shuffle, to, is_valid, by, limits, .. } => {
@@ -456,6 +457,7 @@ impl Warp {
                         Reduction::All => u64::from(votes == here),
                         Reduction::Any => u64::from(votes != 0),
                         Reduction::Ballot => u64::from(votes),
+                        Reduction::Or => u64::from(union),
                     };
                     self.set(to, lanes, &[value; LANES]);
                 }

@@ -179,6 +179,7 @@ fn threads_meet() {
     expect("setp.lt.u32 %p1, %tid, 33; vote.sync.ballot.b32 %value, %p1, -1;", |thread| {
         if thread < 32 { !0 } else { 1 }
     });
+    expect("redux.sync.or.b32 %value, %tid, -1;", |thread| thread / 32 * 32 + 31);
     expect("setp.eq.u32 %p1, %tid, 40; bar.red.or.pred %p2, 0, %p1; selp.b32 %value, 1, 0, %p2;", |_| 1);
     // At two instructions that ask for the same.
     let apart = format!(

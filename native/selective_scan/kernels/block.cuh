@@ -10,6 +10,16 @@
 #define LANE_WIDTH (STATES * COMPONENTS)
 #define ALL_LANES 0xffffffffu
 
+// Whether a thread of the warp says so. That all threads have the same, the compiler knows of a sum over them but not of a vote
+// (CUDA 13.0), and what depends on it, loops and their counters, then costs an operation a warp, not one a thread.
+__device__ __forceinline__ bool any_of_warp(bool value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_or_sync(ALL_LANES, value) != 0;
+#else
+  return __any_sync(ALL_LANES, value);
+#endif
+}
+
 // The mark of a thread's frame, of 32 neighbours in scan order whose indices the threads of a warp have, negative for no frame.
 // `last_index` is that of the last frame before these that is not skipped, and becomes that of the last of these.
 __device__ __forceinline__ u8 mark_in_warp(int index, int& last_index) {

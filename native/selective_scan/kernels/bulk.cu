@@ -29,7 +29,7 @@
 #define ALL_THREADS (THREADS + 32)
 
 static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
-static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !SEQ_IDX && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS &&
+static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS &&
                   !LIMIT && ROUNDS == 1 && !SUMMARY,
               "elements need nothing but the scan");
 
@@ -56,10 +56,20 @@ __device__ __forceinline__ int column_of(int row) { return row; }
 // The values and rates of the states of a thread.
 typedef Real Pairs[STATES][2];
 
+#if FINDS_MARKS
+typedef int Packing;  // an index of seq_idx
+#else
+typedef u8 Packing;  // a mark
+#endif
+
 struct Shared {
   Tile tiles[STAGES];
   Outputs outputs[STAGES];
   Pairs pairs[THREADS];  // each of its thread alone
+#if SEQ_IDX
+  const Packing* packing;            // of the chunk's frames
+  alignas(4) u8 marks[WARPS][TILE];  // of the tile that a warp walks, if there are any
+#endif
   Barrier brought[STAGES], walked[STAGES];
   Place place;  // of the block: the walk needs the registers
 };
@@ -154,14 +164,72 @@ __device__ __forceinline__ void pair_registers(Thread& thread, Pairs& own) {
   }
 }
 
+// What packed rows are marked by, tile by tile: each thread of a warp has a frame's, and that of the tile after is on its way.
+struct Marks {
+#if SEQ_IDX
+  Packing own;
+#if FINDS_MARKS
+  int last_index;  // of the frames before these, the last that is not skipped
+#endif
+
+  // Asks for those of a tile; where a frame is missing, for the last.
+  __device__ __forceinline__ void ask(const Shared& shared, const Frames& frames, int number) {
+    const int r = number * TILE + (int)(threadIdx.x % 32);
+    own = __ldg(shared.packing + (r < frames.count ? r : frames.count - 1));
+  }
+#endif
+
+  // Whether the tile goes on with the sequence of the one before, and nothing else.
+  __device__ __forceinline__ bool go_on() const {
+#if FINDS_MARKS
+    return !any_of_warp(own < 0 || own != last_index);
+#elif SEQ_IDX
+    return !any_of_warp(own != 0);
+#else
+    return true;
+#endif
+  }
+
+  // Stores them where marks_of finds them; missing frames are skipped.
+  __device__ __forceinline__ void store([[maybe_unused]] Shared& shared, [[maybe_unused]] int rows) {
+#if SEQ_IDX
+    const bool here = (int)(threadIdx.x % 32) < rows;
+#if FINDS_MARKS
+    const u8 mark = mark_in_warp(here ? own : -1, last_index);
+#else
+    const u8 mark = here ? own : MARK_SKIP;
+#endif
+    shared.marks[threadIdx.x / 32][threadIdx.x % 32] = mark;
+    __syncwarp();
+#endif
+  }
+};
+static_assert(!SEQ_IDX || TILE == 32, "a thread of a warp has the mark of a frame");
+
+// Those of a quad, a byte each.
+__device__ __forceinline__ u32 marks_of([[maybe_unused]] const Shared& shared, [[maybe_unused]] int quad) {
+#if SEQ_IDX
+  return *reinterpret_cast<const u32*>(&shared.marks[threadIdx.x / 32][quad * 4]);
+#else
+  return 0;
+#endif
+}
+
 // What a quad of operands comes to.
 template <bool WHOLE>
-__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[4], Quad& operands, int rows, Real (&y)[4]) {
+__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[4], Quad& operands, u32 marks, int rows,
+                                             Real (&y)[4]) {
   QuadCoefficients k;
 #pragma unroll
   for (int g = 0; g < 4; g++) operands.x[g] = scale_input(operands.x[g], delta[g]);
   discretize_quad(thread, delta, operands, k);
-  walk_quad<WHOLE>(thread, operands, k, 0, rows, y);
+  walk_quad<WHOLE>(thread, operands, k, marks, rows, y);
+#if SEQ_IDX
+  if constexpr (!WHOLE) {
+#pragma unroll
+    for (int g = 0; g < 4; g++) y[g] = marks >> 8 * g & MARK_SKIP ? 0 : y[g];
+  }
+#endif
 }
 
 // Sums the lanes' parts of a quad; every lane puts one frame's.
@@ -195,6 +263,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       shared.walked[stage].begin(WARPS);
     }
     shared.place = place;
+#if FINDS_MARKS
+    shared.packing = args.seq_idx + place.row * args.seq + frames.begin;
+#elif SEQ_IDX
+    shared.packing = args.marks + place.row * args.seq + frames.begin;
+#endif
     show_to_engine();
   }
   __syncthreads();
@@ -213,55 +286,77 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && thread.finite) ? tiles : tiles - 1;
 
   Turn<STAGES> stage;
-  Real delta[4], last[4];
-  Quad operands;
-  shared.brought[0].wait(0);
-  fetch_quad(shared.tiles[0], thread, 0, delta, operands);
-  int before = 0;  // the stage of the tile before
+  Marks marks;
+#if FINDS_MARKS
+  marks.last_index = __ldg(shared.packing);  // no frame is before it
+#endif
+#if SEQ_IDX
+  marks.ask(shared, frames, 0);
+#endif
+  int number = 0;
+  do {
+    Real delta[4], last[4];
+    Quad operands;
+    shared.brought[stage.place].wait(stage.parity);
+    fetch_quad(shared.tiles[stage.place], thread, 0, delta, operands);
+    const int first = number;
+    int before = 0;  // the stage of the tile before
 #pragma unroll 1
-  for (int number = 0; number < whole; number++) {
-    if (number * TILE == kept.at) keep(thread, args, shared.place, kept);
-    Turn<STAGES> next = stage;
-    next.advance();
+    for (; number < whole && marks.go_on(); number++) {
+      if (number * TILE == kept.at) keep(thread, args, shared.place, kept);
+      Turn<STAGES> next = stage;
+      next.advance();
 #pragma unroll
-    for (int quad = 0; quad < QUADS; quad++) {
-      Real next_delta[4], y[4];
-      Quad next_operands;
-      const bool goes_on = quad == QUADS - 1;
-      if (goes_on && number + 1 < tiles) shared.brought[next.place].wait(next.parity);
-      // After the last tile there is nothing to be fetched; what is there is not used.
-      fetch_quad(shared.tiles[goes_on ? next.place : stage.place], thread, (quad + 1) % QUADS, next_delta, next_operands);
-      walk_fetched<true>(thread, delta, operands, 4, y);
-      if (quad > 0) {
-        put_sums(shared.outputs[stage.place], thread, quad - 1, last);
-      } else if (number > 0) {
-        put_sums(shared.outputs[before], thread, QUADS - 1, last);
-        tell_walked(shared, before);
-      }
+      for (int quad = 0; quad < QUADS; quad++) {
+        Real next_delta[4], y[4];
+        Quad next_operands;
+        const bool goes_on = quad == QUADS - 1;
+        if (goes_on && number + 1 < tiles) shared.brought[next.place].wait(next.parity);
+        // After the last tile there is nothing to be fetched; what is there is not used.
+        fetch_quad(shared.tiles[goes_on ? next.place : stage.place], thread, (quad + 1) % QUADS, next_delta, next_operands);
+        walk_fetched<true>(thread, delta, operands, 0, 4, y);
+        if (quad > 0) {
+          put_sums(shared.outputs[stage.place], thread, quad - 1, last);
+        } else if (number > first) {
+          put_sums(shared.outputs[before], thread, QUADS - 1, last);
+          tell_walked(shared, before);
+        }
 #pragma unroll
-      for (int g = 0; g < 4; g++) {
-        last[g] = y[g];
-        delta[g] = next_delta[g];
+        for (int g = 0; g < 4; g++) {
+          last[g] = y[g];
+          delta[g] = next_delta[g];
+        }
+        operands = next_operands;
       }
-      operands = next_operands;
+      before = stage.place;
+      stage = next;
+#if SEQ_IDX
+      marks.ask(shared, frames, number + 1);
+#endif
     }
-    before = stage.place;
-    stage = next;
-  }
-  if (whole > 0) {
-    put_sums(shared.outputs[before], thread, QUADS - 1, last);
-    tell_walked(shared, before);
-  }
-  if (whole < tiles) {
-    if (whole * TILE == kept.at) keep(thread, args, shared.place, kept);
+    if (number > first) {
+      put_sums(shared.outputs[before], thread, QUADS - 1, last);
+      tell_walked(shared, before);
+    }
+    if (number == tiles) break;
+    // A tile that lacks frames, or has marks.
+    if (number * TILE == kept.at) keep(thread, args, shared.place, kept);
+    const int rows = number == tiles - 1 ? last_rows : TILE;
+    marks.store(shared, rows);
 #pragma unroll 1
-    for (int quad = 0; quad * 4 < last_rows; quad++) {
-      Real y[4];
+    for (int quad = 0; quad * 4 < rows; quad++) {
+      Real delta[4], y[4];
+      Quad operands;
       fetch_quad(shared.tiles[stage.place], thread, quad, delta, operands);
-      walk_fetched<false>(thread, delta, operands, last_rows - quad * 4, y);
+      walk_fetched<false>(thread, delta, operands, marks_of(shared, quad), rows - quad * 4, y);
       put_sums(shared.outputs[stage.place], thread, quad, y);
     }
     tell_walked(shared, stage.place);
-  }
+#if SEQ_IDX
+    stage.advance();
+    number++;
+    marks.ask(shared, frames, number);
+#endif
+  } while (SEQ_IDX && number < tiles);
   end_thread(thread, args, shared.place);
 }

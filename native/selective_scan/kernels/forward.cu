@@ -173,7 +173,7 @@ __device__ __forceinline__ bool store_marks(Tile& tile, Incoming& in) {
     const int r = k * 32 + (int)threadIdx.x % 32;
     const u8 mark = mark_in_warp(in.index[k], in.last_index);
     if (threadIdx.x < 32 && r < TILE) tile.marks[r] = mark;
-    marked = marked || __any_sync(ALL_LANES, r < TILE && mark != 0);
+    marked = marked || any_of_warp(r < TILE && mark != 0);
   }
   return marked;
 }

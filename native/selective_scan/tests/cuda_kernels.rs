@@ -91,6 +91,7 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { method: Method::Bilinear, ..plain.clone() },
         Problem { state: 12, dim: 1532, ..plain.clone() },
         Problem { state: 100, ..plain.clone() },
+        Problem { seq_idx: true, ..plain.clone() },
         halves(&plain),
         problem(8, 1024, 512, 16),
         problem(1, 65536, 1024, 16),
@@ -101,7 +102,6 @@ fn tiles_are_copied_by_devices_that_can() {
         block(8, 2048, 1536, 16),
         bf16(plain.clone()),
         Problem { reverse: true, ..plain.clone() },
-        Problem { seq_idx: true, ..plain.clone() },
         Problem { c: Projection::Constant, ..plain.clone() },
         // Rows that are no multiple of 16 bytes, or that two groups share a box of.
         Problem { state: 14, ..plain.clone() },

@@ -15,10 +15,14 @@ fn grouped(b: usize, c: usize, problem: Problem) -> Problem {
 /// What the device copies the tiles of by itself, if it can: large enough problems, with last tiles of all kinds.
 pub fn copied_tiles(quick: bool) {
     let initial_state = |problem| Problem { initial_state: true, ..problem };
+    let packed = |problem| Problem { seq_idx: true, ..problem };
     let problems = [
         problem(30, 128, 128, 16),
         problem(4, 129, 960, 16),
         initial_state(problem(4, 197, 960, 16)),
+        packed(initial_state(problem(4, 200, 960, 16))),
+        // Several passes, the last of which has few states.
+        initial_state(problem(4, 133, 960, 36)),
         // Rows and blocks that end within a box.
         initial_state(problem(5, 157, 900, 12)),
         problem(108, 130, 36, 16),
@@ -26,8 +30,8 @@ pub fn copied_tiles(quick: bool) {
         grouped(2, 8, problem(4, 188, 1024, 16)),
         Problem { method: Method::Bilinear, ..initial_state(problem(4, 151, 1000, 16)) },
         Problem { method: Method::Rk4, ..problem(4, 140, 1000, 16) },
-        // Several passes, the last of which has few states.
-        initial_state(problem(4, 133, 960, 36)),
+        packed(problem(1, 1500, 1664, 16)),
+        packed(problem(1, 3800, 1024, 16)),
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 1664, 16)),
         initial_state(problem(1, 3800, 1024, 16)),
@@ -36,14 +40,16 @@ pub fn copied_tiles(quick: bool) {
     // Which devices can is said without one (cuda_kernels.rs).
     let copied = problems.iter().filter(|problem| copies_tiles(&device().properties(), problem));
     assert!([0, problems.len()].contains(&copied.count()));
-    let some = if quick { 4 } else { problems.len() };
+    let some = if quick { 5 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
     });
     // Channels that forget at once, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
-    let mut case = random::case(problem(4, 157, 960, 16), 1);
-    case.inputs.a[..4 * 16 * 4].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(4 * 16));
-    check_forward(&case, &case.forward(forward)).unwrap();
+    for problem in [problem(4, 157, 960, 16), packed(problem(4, 157, 960, 16))] {
+        let mut case = random::case(problem, 1);
+        case.inputs.a[..4 * 16 * 4].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(4 * 16));
+        check_forward(&case, &case.forward(forward)).unwrap();
+    }
 }
 
 pub fn shapes(_: bool) {

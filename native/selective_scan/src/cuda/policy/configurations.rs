@@ -277,7 +277,7 @@ impl<'a> Configurations<'a> {
             vector: 1,
             vector_b: 1,
             vector_c: 1,
-            shared_bytes: bulk_bytes(),
+            shared_bytes: bulk_bytes(self.problem),
             ..self.forward(chunks)
         })
     }

@@ -96,11 +96,12 @@ pub(super) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
 }
 
 /// Shared memory of bulk.cu.
-pub(super) const fn bulk_bytes() -> usize {
+pub(super) fn bulk_bytes(problem: &Problem) -> usize {
     let (frame, projections) = (BULK_CHANNELS * 4, 2 * BULK_LANES * BULK_STATES * 4);
     let tile = BULK_TILE * (3 * frame + projections);
     let pairs = BULK_CHANNELS * 2 * BULK_LANES * BULK_STATES * 4;
-    BULK_STAGES * tile + pairs + BULK_BARRIERS * 8 + PLACE_BYTES
+    let marks = if problem.seq_idx { 8 + BULK_LANES * BULK_CHANNELS } else { 0 };
+    BULK_STAGES * tile + pairs + marks + BULK_BARRIERS * 8 + PLACE_BYTES
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
@@ -120,13 +121,13 @@ impl Properties {
             problem.d || problem.z || problem.dt_bias || problem.dt_softplus || problem.dt_limit.is_some();
         let rows_fit = |elements: usize| (elements * 4).is_multiple_of(BULK_ALIGNMENT);
         self.tensor_maps
-            && self.shared_per_multiprocessor / (bulk_bytes() + RESERVED_SHARED) >= BULK_BLOCKS
+            && self.shared_per_multiprocessor / (bulk_bytes(problem) + RESERVED_SHARED) >= BULK_BLOCKS
             && problem.element == ElementType::F32
             && !problem.complex
             && !is_heavy_walk_forward(problem)
             && varying(problem) == 2
             && problem.seq >= BULK_FRAMES
-            && !(needs_more || problem.seq_idx || problem.reverse || problem.bidirectional)
+            && !(needs_more || problem.reverse || problem.bidirectional)
             && rows_fit(problem.state)
             && rows_fit(problem.dim)
             // Blocks of one group of channels do not share their last box with the next.
