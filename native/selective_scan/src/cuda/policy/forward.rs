@@ -170,8 +170,9 @@ impl Properties {
         while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
             lanes *= 2;
         }
-        let enough =
-            if rounds == 1 && self.copies_tiles(problem) { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
+        // Tiles that the device copies make up for few warps, but not for what several passes read again, nor for marks.
+        let alone = rounds == 1 && passes == 1 && !problem.seq_idx && self.copies_tiles(problem);
+        let enough = if alone { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
         while !fewest
             && lanes < 8
             && ((channels * lanes / 32) as f64) < enough * self.multiprocessors as f64
