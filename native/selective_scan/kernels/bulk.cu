@@ -8,6 +8,10 @@
 // Each lane reads single elements of Δ and x, and multiplies for itself; it reads its states of B and C at once. Operands
 // are read a quad ahead of the walk, over the borders of tiles too, and sums over lanes are taken a quad late. Exponentials are not
 // computed ahead: that costs a tenth (bench/NOTES.md, as all that is measured).
+//
+// Where rows are packed, a tile that goes on with the sequence of the one before is walked like any other, and one that has marks
+// quad by quad, as is a last one that lacks frames. Every warp finds out for itself. Of several passes (more than SLOTS states),
+// all but the first add to y.
 
 #define USE_X 1
 #define USE_B 1
@@ -23,8 +27,8 @@
 #include "bulk.cuh"
 
 #define QUADS (TILE / 4)
-// Tiles in shared memory, and those of outputs: a walker that has a tile knows that the outputs of STAGES tiles before have been read,
-// because the carrier waited for that before it asked for the tile.
+// Tiles in shared memory, and those of outputs: a walker that has a tile knows that the outputs of STAGES tiles before have been
+// read, because the carrier waited for that before it asked for the tile.
 #define STAGES 3
 #define ALL_THREADS (THREADS + 32)
 
@@ -56,18 +60,12 @@ __device__ __forceinline__ int column_of(int row) { return row; }
 // The values and rates of the states of a thread.
 typedef Real Pairs[STATES][2];
 
-#if FINDS_MARKS
-typedef int Packing;  // an index of seq_idx
-#else
-typedef u8 Packing;  // a mark
-#endif
-
 struct Shared {
   Tile tiles[STAGES];
   Outputs outputs[STAGES];
   Pairs pairs[THREADS];  // each of its thread alone
 #if SEQ_IDX
-  const Packing* packing;            // of the chunk's frames
+  i64 first_frame;                   // of the chunk, among those of all rows
   alignas(4) u8 marks[WARPS][TILE];  // of the tile that a warp walks, if there are any
 #endif
   Barrier brought[STAGES], walked[STAGES];
@@ -149,9 +147,9 @@ __device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& threa
   }
 }
 
-// Has the value and the rate of each of a thread's states lie in neighbouring registers, the first of which is even: A·Δ and a·h then
-// read registers of different banks, and take a clock instead of two (bench/NOTES.md, "What a walk is dispatched in"). The compiler
-// leaves them where a load of both puts them.
+// Has the value and the rate of each of a thread's states lie in neighbouring registers, the first of which is even: A·Δ and a·h
+// then read registers of different banks, and take a clock instead of two (bench/NOTES.md, "What a walk is dispatched in"). The
+// compiler leaves them where a load of both puts them.
 __device__ __forceinline__ void pair_registers(Thread& thread, Pairs& own) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
@@ -160,24 +158,43 @@ __device__ __forceinline__ void pair_registers(Thread& thread, Pairs& own) {
   }
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(thread.h[s]), "=f"(thread.rate[s]) : "r"(shared_address(own[s])) : "memory");
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(thread.h[s]), "=f"(thread.rate[s])
+                 : "r"(shared_address(own[s]))
+                 : "memory");
   }
 }
 
 // What packed rows are marked by, tile by tile: each thread of a warp has a frame's, and that of the tile after is on its way.
 struct Marks {
-#if SEQ_IDX
-  Packing own;
 #if FINDS_MARKS
+  int own;         // its index
   int last_index;  // of the frames before these, the last that is not skipped
+#elif SEQ_IDX
+  u8 own;
 #endif
 
   // Asks for those of a tile; where a frame is missing, for the last.
-  __device__ __forceinline__ void ask(const Shared& shared, const Frames& frames, int number) {
+  __device__ __forceinline__ void ask([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args,
+                                      [[maybe_unused]] const Frames& frames, [[maybe_unused]] int number) {
+#if SEQ_IDX
     const int r = number * TILE + (int)(threadIdx.x % 32);
-    own = __ldg(shared.packing + (r < frames.count ? r : frames.count - 1));
-  }
+    const i64 at = shared.first_frame + (r < frames.count ? r : frames.count - 1);
+#if FINDS_MARKS
+    own = args.seq_idx[at];
+#else
+    own = args.marks[at];
 #endif
+#endif
+  }
+
+  __device__ __forceinline__ void begin([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args,
+                                        [[maybe_unused]] const Frames& frames) {
+#if FINDS_MARKS
+    last_index = args.seq_idx[shared.first_frame];  // nothing is before the first, so it goes on with itself
+#endif
+    ask(shared, args, frames, 0);
+  }
 
   // Whether the tile goes on with the sequence of the one before, and nothing else.
   __device__ __forceinline__ bool go_on() const {
@@ -263,10 +280,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       shared.walked[stage].begin(WARPS);
     }
     shared.place = place;
-#if FINDS_MARKS
-    shared.packing = args.seq_idx + place.row * args.seq + frames.begin;
-#elif SEQ_IDX
-    shared.packing = args.marks + place.row * args.seq + frames.begin;
+#if SEQ_IDX
+    shared.first_frame = place.row * args.seq + frames.begin;
 #endif
     show_to_engine();
   }
@@ -287,12 +302,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
 
   Turn<STAGES> stage;
   Marks marks;
-#if FINDS_MARKS
-  marks.last_index = __ldg(shared.packing);  // no frame is before it
-#endif
-#if SEQ_IDX
-  marks.ask(shared, frames, 0);
-#endif
+  marks.begin(shared, args, frames);
   Real delta[4], last[4];
   Quad operands;
   int before = 0;  // the stage of the tile before
@@ -304,9 +314,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     const int first = number;
 #pragma unroll 1
     for (; number < whole && marks.go_on(); number++) {
-#if SEQ_IDX
-      marks.ask(shared, frames, number + 1);
-#endif
+      marks.ask(shared, args, frames, number + 1);
       if (number * TILE == kept.at) keep(thread, args, shared.place, kept);
       Turn<STAGES> next = stage;
       next.advance();
@@ -346,9 +354,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       if (other * TILE == kept.at) keep(thread, args, shared.place, kept);
       const int rows = SEQ_IDX && number < tiles - 1 ? TILE : last_rows;
       marks.store(shared, rows);
-#if SEQ_IDX
-      marks.ask(shared, frames, number + 1);
-#endif
+      marks.ask(shared, args, frames, number + 1);
 #pragma unroll 1
       for (int quad = 0; quad * 4 < rows; quad++) {
         Real y[4];
@@ -357,10 +363,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         put_sums(shared.outputs[stage.place], thread, quad, y);
       }
       tell_walked(shared, stage.place);
-#if SEQ_IDX
       stage.advance();
       number++;
-#endif
     }
   } while (SEQ_IDX && number < tiles);
   end_thread(thread, args, shared.place);

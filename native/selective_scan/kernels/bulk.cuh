@@ -73,8 +73,8 @@ __device__ __forceinline__ void take_away(const TensorMap& map, int channel, int
 // Adds one to what is there, each element once.
 __device__ __forceinline__ void add_to(const TensorMap& map, int channel, int frame, int row, const void* shared) {
   asm volatile(
-      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], [%4];\ncp.async.bulk.commit_group;" ::
-          "l"(&map),
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3}], [%4];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
       "r"(channel), "r"(frame), "r"(row), "r"(shared_address(shared))
       : "memory");
 }
