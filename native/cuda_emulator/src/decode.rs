@@ -2,7 +2,7 @@
 
 use crate::arithmetic::{Type, comparison, conversion, extension, function, function_with_carry};
 use crate::module::{
-    Address, Compute, Copy, MOST_ELEMENTS, Module, Operand, Operation, Reduction, Shuffle, Space, Special,
+    Address, Compute, MOST_ELEMENTS, Module, Operand, Operation, Reduction, Shuffle, Space, Special, TileCopy,
 };
 
 /// An argument as it is written.
@@ -333,9 +333,9 @@ impl Parts<'_> {
             map: Address { space: Space::Parameters, ..*map },
             coordinates: coordinates.clone(),
             copy: match brings {
-                true => Copy::Bring(in_shared(2)?),
-                false if self.has("reduce") => Copy::Add,
-                false => Copy::TakeAway,
+                true => TileCopy::Bring(in_shared(2)?),
+                false if self.has("reduce") => TileCopy::Add,
+                false => TileCopy::TakeAway,
             },
         })
     }

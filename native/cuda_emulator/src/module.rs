@@ -261,7 +261,7 @@ pub enum Operation {
         shared: Address,
         map: Address,
         coordinates: Vec<Operand>,
-        copy: Copy,
+        copy: TileCopy,
     },
     /// What has no effect where nothing overlaps and nothing is cached.
     Nothing,
@@ -269,7 +269,7 @@ pub enum Operation {
 
 /// What is done with a box of a tensor.
 #[derive(Debug, Clone)]
-pub enum Copy {
+pub enum TileCopy {
     /// It is brought to shared memory, and a barrier there is told.
     Bring(Address),
     /// It is taken away from shared memory.

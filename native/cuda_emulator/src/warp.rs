@@ -8,8 +8,8 @@ use crate::engine::{Barriers, MAP_WORDS, TensorMap};
 use crate::global::Global;
 use crate::launch::Launch;
 use crate::module::{
-    Address, Copy, Instruction, LANES, Lanes, MOST_ELEMENTS, Operand, Operation, Reduction, Shuffle, Space,
-    Special,
+    Address, Instruction, LANES, Lanes, MOST_ELEMENTS, Operand, Operation, Reduction, Shuffle, Space,
+    Special, TileCopy,
 };
 use crate::shared::{Shared, Who};
 
@@ -346,8 +346,8 @@ impl Warp {
                 let coordinates: Vec<Lanes> =
                     coordinates.iter().map(|operand| self.operand(*operand)).collect();
                 let barriers = match copy {
-                    Copy::Bring(barrier) => self.places(barrier),
-                    Copy::TakeAway | Copy::Add => Lanes::default(),
+                    TileCopy::Bring(barrier) => self.places(barrier),
+                    TileCopy::TakeAway | TileCopy::Add => Lanes::default(),
                 };
                 for lane in numbers(lanes) {
                     let mut words = [0; MAP_WORDS];
@@ -361,12 +361,14 @@ impl Warp {
                     }
                     let Around { shared, .. } = around;
                     match copy {
-                        Copy::Bring(_) => {
+                        TileCopy::Bring(_) => {
                             map.bring(&first, starts[lane], &mut self.global, shared)?;
                             around.barriers.complete(barriers[lane], map.bytes() as i64)?;
                         }
-                        Copy::TakeAway => map.take_away(&first, starts[lane], &mut self.global, shared)?,
-                        Copy::Add => map.add(&first, starts[lane], &mut self.global, shared)?,
+                        TileCopy::TakeAway => {
+                            map.take_away(&first, starts[lane], &mut self.global, shared)?
+                        }
+                        TileCopy::Add => map.add(&first, starts[lane], &mut self.global, shared)?,
                     }
                 }
             }
