@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::global::Global;
-use crate::shared::Shared;
+use crate::shared::{Order, Shared};
 
 /// Dimensions of a tensor.
 const MOST_DIMENSIONS: usize = 5;
@@ -175,12 +175,15 @@ impl TensorMap {
 }
 
 /// A barrier in shared memory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Barrier {
     threads: u32,
     missing: u32,
     bytes: i64,
     passed: u64,
+    /// What is before those who have arrived, and, of phases that are over, before all who learn that they are.
+    arrived: Order,
+    released: Order,
 }
 
 /// The barriers of a block, by where they lie.
@@ -199,16 +202,25 @@ impl Barriers {
     /// Makes one for so many threads.
     pub fn begin(&mut self, address: u64, threads: u32) -> Result<(), String> {
         self.changes += 1;
-        match self.all.insert(address, Barrier { threads, missing: threads, bytes: 0, passed: 0 }) {
+        let barrier = Barrier {
+            threads,
+            missing: threads,
+            bytes: 0,
+            passed: 0,
+            arrived: Order::default(),
+            released: Order::default(),
+        };
+        match self.all.insert(address, barrier) {
             None => Ok(()),
             Some(_) => Err(format!("there is a barrier at {address} of shared memory")),
         }
     }
 
-    /// A thread arrives, and says that so many bytes will.
-    pub fn arrive(&mut self, address: u64, bytes: i64) -> Result<(), String> {
+    /// A thread arrives, and says that so many bytes will; what is before it will be before all who pass.
+    pub fn arrive(&mut self, address: u64, bytes: i64, before: &Order) -> Result<(), String> {
         self.changes += 1;
         let barrier = self.at(address)?;
+        barrier.arrived.add_all(before);
         barrier.bytes += bytes;
         barrier.missing -= 1;
         barrier.pass();
@@ -224,9 +236,10 @@ impl Barriers {
         Ok(())
     }
 
-    /// Whether the phase of this parity is over.
-    pub fn has_passed(&mut self, address: u64, parity: u64) -> Result<bool, String> {
-        Ok(self.at(address)?.passed % 2 != parity)
+    /// If the phase of this parity is over, what is before all who learn it.
+    pub fn passed(&mut self, address: u64, parity: u64) -> Result<Option<&Order>, String> {
+        let barrier = self.at(address)?;
+        Ok((barrier.passed % 2 != parity).then_some(&barrier.released))
     }
 }
 
@@ -235,6 +248,7 @@ impl Barrier {
         if self.missing == 0 && self.bytes == 0 {
             self.passed += 1;
             self.missing = self.threads;
+            self.released.add_all(&self.arrived);
         }
     }
 }

@@ -38,22 +38,47 @@ impl Who {
         self.0.get() & others != 0
     }
 
-    /// Whether nothing orders what the other did, or others with it, and what this one does now.
-    fn races(self, other: Self) -> bool {
+    /// Whether nothing orders what the other did, or others with it, and what this one does now, not even barriers in shared
+    /// memory.
+    fn races(self, other: Self, order: &Order) -> bool {
         let is_other = self.thread() != other.thread() || other.has(OF_THIS_WARP);
-        let in_warp = self.warp_moment() == other.warp_moment() && is_other;
-        self.block_moment() == other.block_moment()
-            && (self.warp() != other.warp() || in_warp || other.has(OF_OTHER_WARPS))
+        let is_unordered = match self.warp() == other.warp() {
+            true => self.warp_moment() == other.warp_moment() && is_other,
+            false => !order.is_before(other),
+        };
+        self.block_moment() == other.block_moment() && (is_unordered || other.has(OF_OTHER_WARPS))
     }
 
     /// This one, with those who did the same before it.
-    fn after(self, before: Option<Self>) -> Self {
-        let Some(before) = before.filter(|before| self.races(*before)) else { return self };
+    fn after(self, before: Option<Self>, order: &Order) -> Self {
+        let Some(before) = before.filter(|before| self.races(*before, order)) else { return self };
         let others = match self.warp() == before.warp() {
             true => OF_THIS_WARP | before.0.get() & OF_OTHER_WARPS,
             false => OF_OTHER_WARPS,
         };
         Self(self.0 | others)
+    }
+}
+
+/// Of every warp of a block, the moments (of the warp) that lie before what another does now, as barriers in shared memory say:
+/// those below a number.
+#[derive(Debug, Clone, Default)]
+pub struct Order(Vec<u32>);
+
+impl Order {
+    /// Those of a warp below this one are, too.
+    pub fn add(&mut self, warp: usize, moment: u32) {
+        self.0.resize(self.0.len().max(warp + 1), 0);
+        self.0[warp] = self.0[warp].max(moment);
+    }
+
+    /// What is before another is, too.
+    pub fn add_all(&mut self, other: &Self) {
+        other.0.iter().enumerate().for_each(|(warp, &moment)| self.add(warp, moment));
+    }
+
+    fn is_before(&self, who: Who) -> bool {
+        self.0.get(who.warp() as usize).is_some_and(|&moment| who.warp_moment() < u64::from(moment))
     }
 }
 
@@ -105,29 +130,29 @@ impl Shared {
     }
 
     /// Reads for a thread.
-    pub fn read(&mut self, who: Who, address: u64, bytes: usize) -> Result<&[u8], String> {
+    pub fn read(&mut self, who: Who, order: &Order, address: u64, bytes: usize) -> Result<&[u8], String> {
         let range = self.range(address, bytes)?;
         for (at, seen) in words(&mut self.seen, &range) {
             let before = [(seen.writer, "wrote"), (seen.part_writer, "wrote"), (seen.updater, "updated")];
-            check(who, "reads", at, before)?;
-            seen.reader = Some(who.after(seen.reader));
+            check(who, order, "reads", at, before)?;
+            seen.reader = Some(who.after(seen.reader, order));
         }
         Ok(&self.bytes[range])
     }
 
     /// Writes for a thread. Several may write the same.
-    pub fn write(&mut self, who: Who, address: u64, values: &[u8]) -> Result<(), String> {
+    pub fn write(&mut self, who: Who, order: &Order, address: u64, values: &[u8]) -> Result<(), String> {
         let range = self.range(address, values.len())?;
         let is_part = values.len() < WORD;
         for ((at, seen), word) in words(&mut self.seen, &range).zip(values.chunks(WORD)) {
             let start = at.max(range.start);
             let parts = if is_part { None } else { seen.part_writer };
             if &self.bytes[start..start + word.len()] != word {
-                check(who, "writes", at, [(seen.writer, "wrote"), (parts, "wrote")])?;
-                check(who, "writes", at, [(seen.updater, "updated"), (seen.reader, "read")])?;
+                check(who, order, "writes", at, [(seen.writer, "wrote"), (parts, "wrote")])?;
+                check(who, order, "writes", at, [(seen.updater, "updated"), (seen.reader, "read")])?;
             }
             let writer = if is_part { &mut seen.part_writer } else { &mut seen.writer };
-            *writer = Some(who.after(*writer));
+            *writer = Some(who.after(*writer, order));
         }
         self.bytes[range].copy_from_slice(values);
         Ok(())
@@ -137,6 +162,7 @@ impl Shared {
     pub fn update(
         &mut self,
         who: Who,
+        order: &Order,
         address: u64,
         bytes: usize,
         update: impl FnOnce(&[u8]) -> [u8; 8],
@@ -144,8 +170,8 @@ impl Shared {
         let range = self.range(address, bytes)?;
         for (at, seen) in words(&mut self.seen, &range) {
             let before = [(seen.writer, "wrote"), (seen.part_writer, "wrote"), (seen.reader, "read")];
-            check(who, "updates", at, before)?;
-            seen.updater = Some(who.after(seen.updater));
+            check(who, order, "updates", at, before)?;
+            seen.updater = Some(who.after(seen.updater, order));
         }
         let after = update(&self.bytes[range.clone()]);
         self.bytes[range].copy_from_slice(&after[..bytes]);
@@ -162,12 +188,13 @@ fn words<'a>(seen: &'a mut [Seen], range: &Range<usize>) -> impl Iterator<Item =
 /// Whether what a thread does to a word may come before or after what others did, as it happens.
 fn check<const N: usize>(
     who: Who,
+    order: &Order,
     does: &str,
     at: usize,
     others: [(Option<Who>, &str); N],
 ) -> Result<(), String> {
     for (other, did) in others {
-        if let Some(other) = other.filter(|other| who.races(*other)) {
+        if let Some(other) = other.filter(|other| who.races(*other, order)) {
             let (thread, before) = (who.thread(), other.thread());
             return Err(format!(
                 "thread {thread} {does} word {at} of shared memory, which thread {before} (or others too) {did} with no barrier \

@@ -11,7 +11,7 @@ use crate::module::{
     Address, Instruction, LANES, Lanes, MOST_ELEMENTS, Operand, Operation, Reduction, Shuffle, Space,
     Special, TileCopy,
 };
-use crate::shared::{Shared, Who};
+use crate::shared::{Order, Shared, Who};
 
 /// Threads that are at the same place.
 #[derive(Debug, Clone)]
@@ -45,6 +45,9 @@ pub struct Warp {
     global: Global,
     moment: u32,
     block_moment: u32,
+    /// What is before all that the warp does, and what will be once its threads meet: some of them alone have learnt it.
+    before: Order,
+    learnt: Order,
 }
 
 /// What a warp works with beside itself.
@@ -71,6 +74,8 @@ impl Warp {
             global: Global::default(),
             moment: 0,
             block_moment: 0,
+            before: Order::default(),
+            learnt: Order::default(),
         }
     }
 
@@ -80,6 +85,7 @@ impl Warp {
         let lanes = u32::MAX >> (LANES - threads);
         self.fragments = vec![Fragment { at: launch.kernel.start, lanes, returns: Vec::new(), waits: false }];
         (self.moment, self.block_moment) = (0, 0);
+        (self.before, self.learnt) = Default::default();
         self.registers.fill([u64::MAX; LANES]);
         for (&value, &register) in &launch.module.constants {
             self.registers[register as usize] = [value; LANES];
@@ -224,9 +230,13 @@ impl Warp {
             Operation::HasPassed { to, barrier, parity } => {
                 let (places, parities) = (self.places(barrier), self.operand(*parity));
                 let mut passed = [0; LANES];
+                let by_all = lanes == self.living();
                 for lane in numbers(lanes) {
                     let parity = parities[lane] & 0xffff_ffff;
-                    passed[lane] = u64::from(around.barriers.has_passed(places[lane], parity)?);
+                    if let Some(order) = around.barriers.passed(places[lane], parity)? {
+                        passed[lane] = 1;
+                        if by_all { &mut self.before } else { &mut self.learnt }.add_all(order);
+                    }
                 }
                 self.set(*to, lanes, &passed);
                 self.fragments[turn].at += 1;
@@ -317,7 +327,9 @@ impl Warp {
                             combine([&operands[0], &operands[1], &operands[1], &operands[1]])[0].to_le_bytes()
                         };
                         match address.space {
-                            Space::Shared => around.shared.update(self.who(lane), place, *bytes, update)?,
+                            Space::Shared => {
+                                around.shared.update(self.who(lane), &self.before, place, *bytes, update)?
+                            }
                             space => {
                                 let after = update(self.read(space, place, lane, *bytes, around)?);
                                 self.write(space, place, lane, &after[..*bytes], around)?;
@@ -337,8 +349,11 @@ impl Warp {
             }
             Operation::Arrive { barrier, bytes } => {
                 let (places, bytes) = (self.places(barrier), self.operand(*bytes));
+                // What the warp's threads have done since they met last is not ordered before one of them.
+                let mut before = self.before.clone();
+                before.add(self.number, self.moment);
                 for lane in numbers(lanes) {
-                    around.barriers.arrive(places[lane], i64::from(bytes[lane] as u32))?;
+                    around.barriers.arrive(places[lane], i64::from(bytes[lane] as u32), &before)?;
                 }
             }
             Operation::CopyTile { shared, map, coordinates, copy } => {
@@ -463,7 +478,7 @@ impl Warp {
                     };
                     self.set(to, lanes, &[value; LANES]);
                 }
-                _ => self.moment += 1,
+                _ => self.meet_again(),
             }
             let fragment = &mut self.fragments[turn];
             fragment.at += 1;
@@ -493,7 +508,13 @@ impl Warp {
         }
         self.fragments[0].at += 1;
         self.block_moment += 1;
+        self.meet_again();
+    }
+
+    /// All threads of the warp go on together.
+    fn meet_again(&mut self) {
         self.moment += 1;
+        self.before.add_all(&std::mem::take(&mut self.learnt));
     }
 
     fn special(&self, special: Special, lane: usize, around: &Around<'_>) -> u32 {
@@ -537,7 +558,7 @@ impl Warp {
                 // run one after the other, and kernels of other streams are kept apart by who launches them, as on a device.
                 Ok(unsafe { std::slice::from_raw_parts(from, bytes) })
             }
-            Space::Shared => around.shared.read(self.who(lane), place, bytes),
+            Space::Shared => around.shared.read(self.who(lane), &self.before, place, bytes),
             Space::Local => Ok(self.local(place, lane, bytes, around)?),
             Space::Parameters => {
                 let at = place as usize;
@@ -561,7 +582,7 @@ impl Warp {
                 // SAFETY: as for reading; a module's variables are no targets.
                 unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
             }
-            Space::Shared => around.shared.write(self.who(lane), place, from)?,
+            Space::Shared => around.shared.write(self.who(lane), &self.before, place, from)?,
             Space::Local => self.local(place, lane, from.len(), around)?.copy_from_slice(from),
             Space::Parameters => return Err("parameters of a kernel cannot be written".to_owned()),
         }

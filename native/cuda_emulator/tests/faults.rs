@@ -223,6 +223,29 @@ fn exchange(barrier: &str, other: &str) -> String {
 }
 
 #[test]
+fn barriers_in_shared_memory_order_what_warps_do() {
+    // The second warp's threads write numbers behind a barrier, at which one of them arrives; the first's read them.
+    let handed_on = |meet: &str, wait: &str| {
+        format!(
+            "mov.u32 %r1, memory; and.b32 %r2, %tid, 31; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, %r1; setp.eq.u32 %p1, %tid, 0;
+            @%p1 mbarrier.init.shared::cta.b64 [%r1], 1; bar.sync 0; setp.lt.u32 %p2, %tid, 32; @%p2 bra FIRST;
+            st.shared.u32 [%r2+64], %tid; {meet} setp.eq.u32 %p3, %tid, 32; @%p3 mbarrier.arrive.shared::cta.b64 _, [%r1];
+            mov.u32 %value, %tid; bra.uni END; FIRST: {wait} ld.shared.u32 %value, [%r2+64]; END: "
+        )
+    };
+    let met = "bar.warp.sync -1;";
+    let waited = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r1], 0; @!%p4 bra WAIT;";
+    expect(&handed_on(met, waited), |thread| if thread < 32 { thread + 32 } else { thread });
+    // One waits for all.
+    let waited_for = format!("@!%p1 bra MET; {waited} MET: ");
+    expect(&handed_on(met, &format!("{waited_for} bar.warp.sync -1;")), |thread| thread % 32 + 32);
+    let race = "with no barrier between them";
+    expect_fault(&handed_on("", waited), race);
+    expect_fault(&handed_on(met, &waited_for), race);
+    expect_fault(&handed_on(met, ""), race);
+}
+
+#[test]
 fn shared_memory_is_watched() {
     expect(&exchange("", "0"), |thread| thread);
     expect(&exchange("bar.sync 0;", "33"), |thread| thread ^ 33);
