@@ -120,38 +120,21 @@ impl TensorMap {
         })
     }
 
-    /// Takes a box away from shared memory.
+    /// Takes a box away from shared memory: of what is there and an element of it, `combine` makes what will be there.
     pub fn take_away(
         &self,
         coordinates: &[i32],
         start: u64,
         global: &mut Global,
         shared: &mut Shared,
+        combine: fn([u8; ELEMENT], [u8; ELEMENT]) -> [u8; ELEMENT],
     ) -> Result<(), String> {
         self.each(coordinates, start, shared, |element, address| {
             if let Some(address) = address {
-                let to = global.target(address, ELEMENT)?;
+                let element = (&*element).try_into().expect("an element has so many bytes");
+                let there = global.target(address, ELEMENT)?.cast::<[u8; ELEMENT]>();
                 // SAFETY: as many bytes are allocated there, to be written; nobody else does (warp.rs).
-                unsafe { std::ptr::copy_nonoverlapping(element.as_ptr(), to, ELEMENT) };
-            }
-            Ok(())
-        })
-    }
-
-    /// Adds a box of f32 to what is there.
-    pub fn add(
-        &self,
-        coordinates: &[i32],
-        start: u64,
-        global: &mut Global,
-        shared: &mut Shared,
-    ) -> Result<(), String> {
-        self.each(coordinates, start, shared, |element, address| {
-            if let Some(address) = address {
-                let term = f32::from_ne_bytes(element.try_into().expect("an element has four bytes"));
-                let sum = global.target(address, ELEMENT)?.cast::<f32>();
-                // SAFETY: as many bytes are allocated there, to be written; nobody else does (warp.rs).
-                unsafe { sum.write_unaligned(sum.read_unaligned() + term) };
+                unsafe { there.write(combine(there.read(), element)) };
             }
             Ok(())
         })
@@ -174,8 +157,18 @@ impl TensorMap {
     }
 }
 
+/// A box takes the place of what is there.
+pub fn replacement(_: [u8; ELEMENT], element: [u8; ELEMENT]) -> [u8; ELEMENT] {
+    element
+}
+
+/// A box of f32 is added to what is there.
+pub fn sum(there: [u8; ELEMENT], element: [u8; ELEMENT]) -> [u8; ELEMENT] {
+    (f32::from_ne_bytes(there) + f32::from_ne_bytes(element)).to_ne_bytes()
+}
+
 /// A barrier in shared memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Barrier {
     threads: u32,
     missing: u32,
@@ -202,15 +195,7 @@ impl Barriers {
     /// Makes one for so many threads.
     pub fn begin(&mut self, address: u64, threads: u32) -> Result<(), String> {
         self.changes += 1;
-        let barrier = Barrier {
-            threads,
-            missing: threads,
-            bytes: 0,
-            passed: 0,
-            arrived: Order::default(),
-            released: Order::default(),
-        };
-        match self.all.insert(address, barrier) {
+        match self.all.insert(address, Barrier { threads, missing: threads, ..Barrier::default() }) {
             None => Ok(()),
             Some(_) => Err(format!("there is a barrier at {address} of shared memory")),
         }
@@ -255,7 +240,7 @@ impl Barrier {
 
 #[cfg(test)]
 mod tests {
-    use super::TensorMap;
+    use super::{TensorMap, replacement, sum};
     use crate::global::{self, Global, Home};
     use crate::shared::Shared;
 
@@ -278,15 +263,15 @@ mod tests {
         let brought: Vec<u8> = shared.copied(128, 64).unwrap().iter().copied().step_by(4).collect();
         assert_eq!(brought, [0, 0, 0, 0, 6, 7, 0, 0, 14, 15, 0, 0, 22, 23, 0, 0]);
         // What lies beyond the tensor is left alone.
-        map.take_away(&[0, 2], 128, &mut global, &mut shared).unwrap();
+        map.take_away(&[0, 2], 128, &mut global, &mut shared, replacement).unwrap();
         assert_eq!(numbers[16..], [0, 0, 0, 0, 20, 21, 22, 23]);
         // And what is added is added to what is there: 20 to 0 as f32, and 1 to 1.
         let one = 1f32.to_bits();
         numbers[8..10].copy_from_slice(&[one, 0]);
         shared.copied(128, 64).unwrap()[..8].copy_from_slice(&[one, one].map(u32::to_ne_bytes).concat());
-        map.add(&[0, 1], 128, &mut global, &mut shared).unwrap();
+        map.take_away(&[0, 1], 128, &mut global, &mut shared, sum).unwrap();
         assert_eq!(numbers[8..10], [2f32.to_bits(), one]);
-        let words = map.take_away(&[0, 2], 64, &mut global, &mut shared).unwrap_err();
+        let words = map.take_away(&[0, 2], 64, &mut global, &mut shared, replacement).unwrap_err();
         assert!(words.contains("no multiple of 128"), "{words}");
         global::remove(start, Home::Device);
     }

@@ -4,7 +4,7 @@
 //! goes on until it meets another, so that they come together again where the branches do. Where threads must meet, a
 //! fragment waits for the others.
 
-use crate::engine::{Barriers, MAP_WORDS, TensorMap};
+use crate::engine::{Barriers, MAP_WORDS, TensorMap, replacement, sum};
 use crate::global::Global;
 use crate::launch::Launch;
 use crate::module::{
@@ -381,9 +381,11 @@ impl Warp {
                             around.barriers.complete(barriers[lane], map.bytes() as i64)?;
                         }
                         TileCopy::TakeAway => {
-                            map.take_away(&first, starts[lane], &mut self.global, shared)?
+                            map.take_away(&first, starts[lane], &mut self.global, shared, replacement)?
                         }
-                        TileCopy::Add => map.add(&first, starts[lane], &mut self.global, shared)?,
+                        TileCopy::Add => {
+                            map.take_away(&first, starts[lane], &mut self.global, shared, sum)?
+                        }
                     }
                 }
             }
