@@ -10,7 +10,7 @@
 // computed ahead: that costs a tenth (bench/NOTES.md, as all that is measured).
 //
 // Where rows are packed, a tile that goes on with the sequence of the one before is walked like any other, and one that has marks
-// quad by quad, as is a last one that lacks frames. Every warp finds out for itself. Of several passes (more than SLOTS states),
+// quad by quad, as is a last one that lacks frames. The carrier's warp finds the marks. Of several passes (more than SLOTS states),
 // all but the first add to y.
 
 #define USE_X 1
@@ -65,8 +65,7 @@ struct Shared {
   Outputs outputs[STAGES];
   Pairs pairs[THREADS];  // each of its thread alone
 #if SEQ_IDX
-  i64 first_frame;                   // of the chunk, among those of all rows
-  alignas(4) u8 marks[WARPS][TILE];  // of the tile that a warp walks, if there are any
+  alignas(4) u8 marks[STAGES][WARPS][TILE];  // of each tile, once for every warp that walks
 #endif
   Barrier brought[STAGES], walked[STAGES];
   Place place;  // of the block: the walk needs the registers
@@ -94,40 +93,114 @@ struct Frames {
   __device__ __forceinline__ int tiles() const { return (count + TILE - 1) / TILE; }
 };
 
+// The marks of packed rows, which the carrier's threads find, a frame of a tile each. Those of a tile, or the indices that they are
+// found by, are asked for long before they are stored.
+struct Marks {
+#if SEQ_IDX
+#if FINDS_MARKS
+  const int* next;
+  int index, last_index = -1;  // that of the frames before these, the last that is not skipped
+#else
+  const u8* next;
+  u8 mark;
+#endif
+  int left;  // frames of the chunk from the thread's on
+
+  __device__ __forceinline__ Marks(const Arguments& args, const Place& place, const Frames& frames) {
+    const int own = (int)(threadIdx.x % 32);
+    const i64 first = place.row * args.seq + frames.begin + own;
+#if FINDS_MARKS
+    next = args.seq_idx + first;
+#else
+    next = args.marks + first;
+#endif
+    left = frames.count - own;
+    ask();
+  }
+
+  // Asks for those of a tile. Frames that are missing are skipped.
+  __device__ __forceinline__ void ask() {
+#if FINDS_MARKS
+    index = left > 0 ? *next : -1;
+#else
+    mark = left > 0 ? *next : MARK_SKIP;
+#endif
+    next += TILE;
+    left -= TILE;
+  }
+
+  // Stores them, and asks for those of the next.
+  __device__ __forceinline__ void store(u8 (&marks)[WARPS][TILE]) {
+#if FINDS_MARKS
+    const u8 mark = mark_in_warp(index, last_index);
+#endif
+#pragma unroll
+    for (int warp = 0; warp < WARPS; warp++) marks[warp][threadIdx.x % 32] = mark;
+    __syncwarp();
+    ask();
+  }
+#endif
+};
+static_assert(!SEQ_IDX || TILE == 32, "a thread of a warp has the mark of a frame");
+
+// Whether a thread of the carrier is the one that asks; where there is nothing for others to do, they are not here.
+__device__ __forceinline__ bool asks() { return !SEQ_IDX || threadIdx.x == THREADS; }
+
 __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
-                                    const Frames& frames, int number, int stage) {
-  Tile& tile = shared.tiles[stage];
+                                    const Frames& frames, [[maybe_unused]] Marks& marks, int number, int stage) {
   Barrier& barrier = shared.brought[stage];
-  const int frame = frames.begin + number * TILE, channel = (int)place.channel0, row = (int)place.row;
-  barrier.arrive_announcing(sizeof(Tile));
-  bring(tile.delta, maps.dt, channel, frame, row, barrier);
-  bring(tile.x, maps.x, channel, frame, row, barrier);
-  bring(tile.b, maps.b, (int)args.first_state, (int)place.group_b, frame, row, barrier);
-  bring(tile.c, maps.c, (int)args.first_state, (int)place.group_c, frame, row, barrier);
+  if (asks()) {
+    Tile& tile = shared.tiles[stage];
+    const int frame = frames.begin + number * TILE, channel = (int)place.channel0, row = (int)place.row;
+    bring(tile.delta, maps.dt, channel, frame, row, barrier);
+    bring(tile.x, maps.x, channel, frame, row, barrier);
+    bring(tile.b, maps.b, (int)args.first_state, (int)place.group_b, frame, row, barrier);
+    bring(tile.c, maps.c, (int)args.first_state, (int)place.group_c, frame, row, barrier);
+  }
+#if SEQ_IDX
+  marks.store(shared.marks[stage]);
+#endif
+  // Until this thread arrives nobody passes, however many of the bytes that it announces have come.
+  if (asks()) barrier.arrive_announcing(sizeof(Tile));
 }
 
-// What the carrier does, a thread alone.
+// Takes away what has come of the tile of a stage, once it has been walked.
+__device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
+                                              int frame, const Turn<STAGES>& stage) {
+  shared.walked[stage.place].wait(stage.parity);
+  const Outputs& outputs = shared.outputs[stage.place];
+  if (SEVERAL_PASSES && !args.first_pass) {
+    // To what the passes before this have left. Passes follow one another, so the bits are the same each time.
+    add_to(maps.y, (int)place.channel0, frame, (int)place.row, outputs.y);
+  } else {
+    take_away(maps.y, (int)place.channel0, frame, (int)place.row, outputs.y);
+  }
+  wait_until_read();
+}
+
+// What the carrier does.
 __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
                                       const Frames& frames) {
   const int tiles = frames.tiles();
-  for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, args, maps, place, frames, number, number);
+#if SEQ_IDX
+  if (!FINDS_MARKS) wait_for_kernels_before();
+  Marks marks(args, place, frames);
+#else
+  Marks marks;
+#endif
+  for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, args, maps, place, frames, marks, number, number);
   wait_for_kernels_before();  // they may still read what lies where y goes
   Turn<STAGES> stage;
 #pragma unroll 1
   for (int number = 0; number < tiles; number++) {
-    shared.walked[stage.place].wait(stage.parity);
-    const Outputs& outputs = shared.outputs[stage.place];
-    if (SEVERAL_PASSES && !args.first_pass) {
-      // To what the passes before this have left. Passes follow one another, so the bits are the same each time.
-      add_to(maps.y, (int)place.channel0, frames.begin + number * TILE, (int)place.row, outputs.y);
-    } else {
-      take_away(maps.y, (int)place.channel0, frames.begin + number * TILE, (int)place.row, outputs.y);
-    }
-    wait_until_read();
-    if (number + STAGES < tiles) ask(shared, args, maps, place, frames, number + STAGES, stage.place);
+    if (asks()) fetch_outputs(shared, args, maps, place, frames.begin + number * TILE, stage);
+#if SEQ_IDX
+    __syncwarp();
+#endif
+    if (number + STAGES < tiles) ask(shared, args, maps, place, frames, marks, number + STAGES, stage.place);
     stage.advance();
   }
-  wait_until_written();
+  if (asks()) wait_until_written();
 }
 
 __device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Real (&delta)[4], Quad& operands) {
@@ -165,68 +238,20 @@ __device__ __forceinline__ void pair_registers(Thread& thread, Pairs& own) {
   }
 }
 
-// What packed rows are marked by, tile by tile: each thread of a warp has a frame's, and that of the tile after is on its way.
-struct Marks {
-#if FINDS_MARKS
-  int own;         // its index
-  int last_index;  // of the frames before these, the last that is not skipped
-#elif SEQ_IDX
-  u8 own;
-#endif
-
-  // Asks for those of a tile; where a frame is missing, for the last.
-  __device__ __forceinline__ void ask([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args,
-                                      [[maybe_unused]] const Frames& frames, [[maybe_unused]] int number) {
+// Whether all frames of a tile go on with the sequence of those before.
+__device__ __forceinline__ bool is_unmarked([[maybe_unused]] const Shared& shared, [[maybe_unused]] int stage) {
 #if SEQ_IDX
-    const int r = number * TILE + (int)(threadIdx.x % 32);
-    const i64 at = shared.first_frame + (r < frames.count ? r : frames.count - 1);
-#if FINDS_MARKS
-    own = args.seq_idx[at];
+  return !any_of_warp(shared.marks[stage][threadIdx.x / 32][threadIdx.x % 32] != 0);
 #else
-    own = args.marks[at];
+  return true;
 #endif
-#endif
-  }
+}
 
-  __device__ __forceinline__ void begin([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args,
-                                        [[maybe_unused]] const Frames& frames) {
-#if FINDS_MARKS
-    last_index = args.seq_idx[shared.first_frame];  // nothing is before the first, so it goes on with itself
-#endif
-    ask(shared, args, frames, 0);
-  }
-
-  // Whether the tile goes on with the sequence of the one before, and nothing else.
-  __device__ __forceinline__ bool go_on() const {
-#if FINDS_MARKS
-    return !any_of_warp(own < 0 || own != last_index);
-#elif SEQ_IDX
-    return !any_of_warp(own != 0);
-#else
-    return true;
-#endif
-  }
-
-  // Stores them where marks_of finds them; missing frames are skipped.
-  __device__ __forceinline__ void store([[maybe_unused]] Shared& shared, [[maybe_unused]] int rows) {
+// The marks of a quad, a byte each.
+__device__ __forceinline__ u32 marks_of([[maybe_unused]] const Shared& shared, [[maybe_unused]] int stage,
+                                        [[maybe_unused]] int quad) {
 #if SEQ_IDX
-    const bool here = (int)(threadIdx.x % 32) < rows;
-#if FINDS_MARKS
-    const u8 mark = mark_in_warp(here ? own : -1, last_index);
-#else
-    const u8 mark = here ? own : MARK_SKIP;
-#endif
-    shared.marks[threadIdx.x / 32][threadIdx.x % 32] = mark;
-    __syncwarp();
-#endif
-  }
-};
-static_assert(!SEQ_IDX || TILE == 32, "a thread of a warp has the mark of a frame");
-
-// Those of a quad, a byte each.
-__device__ __forceinline__ u32 marks_of([[maybe_unused]] const Shared& shared, [[maybe_unused]] int quad) {
-#if SEQ_IDX
-  return *reinterpret_cast<const u32*>(&shared.marks[threadIdx.x / 32][quad * 4]);
+  return *reinterpret_cast<const u32*>(&shared.marks[stage][threadIdx.x / 32][quad * 4]);
 #else
   return 0;
 #endif
@@ -280,14 +305,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       shared.walked[stage].begin(WARPS);
     }
     shared.place = place;
-#if SEQ_IDX
-    shared.first_frame = place.row * args.seq + frames.begin;
-#endif
     show_to_engine();
   }
   __syncthreads();
   if (threadIdx.x >= THREADS) {
-    if (threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
+    if (SEQ_IDX || threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
     return;
   }
 
@@ -301,8 +323,6 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && thread.finite) ? tiles : tiles - 1;
 
   Turn<STAGES> stage;
-  Marks marks;
-  marks.begin(shared, args, frames);
   Real delta[4], last[4];
   Quad operands;
   int before = 0;  // the stage of the tile before
@@ -312,9 +332,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     shared.brought[stage.place].wait(stage.parity);
     fetch_quad(shared.tiles[stage.place], thread, 0, delta, operands);
     const int first = number;
+    bool unmarked = is_unmarked(shared, stage.place);
 #pragma unroll 1
-    for (; number < whole && marks.go_on(); number++) {
-      marks.ask(shared, args, frames, number + 1);
+    for (; number < whole && unmarked; number++) {
       if (number * TILE == kept.at) keep(thread, args, shared.place, kept);
       Turn<STAGES> next = stage;
       next.advance();
@@ -325,6 +345,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         const bool goes_on = quad == QUADS - 1;
         if (goes_on && number + 1 < tiles) shared.brought[next.place].wait(next.parity);
         // After the last tile there is nothing to be fetched; what is there is not used.
+        if (goes_on) unmarked = is_unmarked(shared, next.place);
         fetch_quad(shared.tiles[goes_on ? next.place : stage.place], thread, (quad + 1) % QUADS, next_delta, next_operands);
         walk_fetched<true>(thread, delta, operands, 0, 4, y);
         if (quad > 0) {
@@ -353,13 +374,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     if (other < tiles) {
       if (other * TILE == kept.at) keep(thread, args, shared.place, kept);
       const int rows = SEQ_IDX && number < tiles - 1 ? TILE : last_rows;
-      marks.store(shared, rows);
-      marks.ask(shared, args, frames, number + 1);
 #pragma unroll 1
       for (int quad = 0; quad * 4 < rows; quad++) {
         Real y[4];
         fetch_quad(shared.tiles[stage.place], thread, quad, delta, operands);
-        walk_fetched<false>(thread, delta, operands, marks_of(shared, quad), rows - quad * 4, y);
+        walk_fetched<false>(thread, delta, operands, marks_of(shared, stage.place, quad), rows - quad * 4, y);
         put_sums(shared.outputs[stage.place], thread, quad, y);
       }
       tell_walked(shared, stage.place);

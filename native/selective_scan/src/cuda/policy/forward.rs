@@ -100,7 +100,7 @@ pub(super) fn bulk_bytes(problem: &Problem) -> usize {
     let (frame, projections) = (BULK_CHANNELS * 4, 2 * BULK_LANES * BULK_STATES * 4);
     let tile = BULK_TILE * (3 * frame + projections);
     let pairs = BULK_CHANNELS * 2 * BULK_LANES * BULK_STATES * 4;
-    let marks = if problem.seq_idx { 8 + BULK_LANES * BULK_CHANNELS } else { 0 };
+    let marks = if problem.seq_idx { BULK_STAGES * BULK_LANES * BULK_CHANNELS } else { 0 };
     BULK_STAGES * tile + pairs + marks + BULK_BARRIERS * 8 + PLACE_BYTES
 }
 
@@ -170,8 +170,8 @@ impl Properties {
         while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
             lanes *= 2;
         }
-        // Tiles that the device copies make up for few warps, but not for what several passes read again, nor for marks.
-        let alone = rounds == 1 && passes == 1 && !problem.seq_idx && self.copies_tiles(problem);
+        // Tiles that the device copies make up for few warps, but not for what several passes read again.
+        let alone = rounds == 1 && passes == 1 && self.copies_tiles(problem);
         let enough = if alone { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
         while !fewest
             && lanes < 8
