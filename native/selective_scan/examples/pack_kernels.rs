@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use selective_scan::cuda::compile::Configuration;
+use selective_scan::cuda::compile::{Configuration, Target};
 use selective_scan::cuda::nvrtc::Compiler;
 use selective_scan::cuda::packed::{pack, target};
 use selective_scan::{Error, Problem};
@@ -53,26 +53,27 @@ fn main() -> Result<(), Error> {
     let file = std::env::args().nth(1).expect("the file to write");
     let started = Instant::now();
     let mut seen = HashSet::new();
-    let mut all: Vec<Configuration> = Vec::new();
+    let mut all: Vec<(Configuration, Target)> = Vec::new();
     for problem in problems() {
         for device in devices() {
-            all.extend(kernels(device, &problem).filter(|configuration| seen.insert(*configuration)));
+            let kernels = kernels(device, &problem).map(|kernel| (kernel, target(device.architecture)));
+            all.extend(kernels.filter(|wanted| seen.insert(*wanted)));
         }
     }
     let compiler = Compiler::find()?;
     let done = Mutex::new(0);
-    let compile = |configuration: &Configuration| {
-        let text = compiler.compile(configuration, target(configuration))?;
+    let compile = |&(configuration, target): &(Configuration, Target)| {
+        let text = compiler.compile(&configuration, target)?;
         let mut done = done.lock().expect("no one panics with it");
         *done += 1;
         if *done % 50 == 0 {
             eprintln!("{done} of {} kernels", all.len());
         }
-        Ok((*configuration, text))
+        Ok((configuration, target, text))
     };
     let texts = all.par_iter().map(compile).collect::<Result<Vec<_>, Error>>()?;
     pack(Path::new(&file), &texts).unwrap_or_else(|error| panic!("{file}: {error}"));
-    let sum: usize = texts.iter().map(|(_, text)| text.len()).sum();
+    let sum: usize = texts.iter().map(|(.., text)| text.len()).sum();
     let length = std::fs::metadata(&file).map_or(0, |file| file.len());
     println!(
         "{file}: {} kernels by NVRTC {:?}, {} KiB of PTX in {} KiB; {:.0} s",

@@ -17,6 +17,7 @@ use proptest::test_runner::TestRunner;
 use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
+use selective_scan::cuda::packed::{pack, target};
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
@@ -139,6 +140,9 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
     }
 }
 
+/// The version of a driver of CUDA 13.0.
+const DRIVER: i32 = 13000;
+
 fn one_kernel() -> Configuration {
     configurations(&device(90), &problem(1, 1, 1, 1), Pass::Forward)[0]
 }
@@ -158,7 +162,7 @@ fn a_cache_that_is_torn_or_cannot_be_written_does_no_harm() {
     let folder = folder("cache");
     let kernel = one_kernel();
     let load = |images: &Images| images.load(&kernel, |image| Ok(image.to_vec())).unwrap();
-    let images = Images::at(90, Some(folder.clone()), None);
+    let images = Images::at(90, DRIVER, Some(folder.clone()), None);
     let image = load(&images);
 
     let files = || std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
@@ -170,7 +174,7 @@ fn a_cache_that_is_torn_or_cannot_be_written_does_no_harm() {
         assert!(std::fs::read(file).unwrap() == kept, "compiled anew and kept");
     }
     // A file stands where the folder should be.
-    let images = Images::at(90, Some(file.join("nowhere")), None);
+    let images = Images::at(90, DRIVER, Some(file.join("nowhere")), None);
     assert!(load(&images) == image);
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -181,7 +185,7 @@ fn machine_code_that_the_driver_refuses_is_replaced_by_ptx_which_is_kept() {
         return;
     }
     let folder = folder("refused");
-    let images = Images::at(90, Some(folder.clone()), None);
+    let images = Images::at(90, DRIVER, Some(folder.clone()), None);
     let is_ptx = |image: &[u8]| image.starts_with(b"//");
     let refuse =
         || Error::Failed { operation: "loading".into(), reason: "too new".into(), remedy: "none".into() };
@@ -190,6 +194,30 @@ fn machine_code_that_the_driver_refuses_is_replaced_by_ptx_which_is_kept() {
     let image = images.load(&one_kernel(), only_ptx).unwrap();
     // From the disk now, where the first image that comes is taken.
     assert!(images.load(&one_kernel(), |image| Ok(image.to_vec())).unwrap() == image);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn packed_kernels_go_before_nvrtc_where_they_are_as_fast() {
+    let compiles = compiler().is_some();
+    let folder = folder("order");
+    let (file, kernel, text) = (folder.join("kernels.pack"), one_kernel(), b"text".to_vec());
+    let kernels = [75, 90].map(|architecture| (kernel, target(architecture), text.clone()));
+    pack(&file, &kernels).unwrap();
+    let load = |architecture, driver, refused: &[u8]| {
+        let images = Images::at(architecture, driver, None, Some(file.clone()));
+        let refuse = || Error::Failed { operation: "".into(), reason: "no text".into(), remedy: "".into() };
+        let take = |image: &[u8]| if image == refused { Err(refuse()) } else { Ok(image.to_vec()) };
+        images.load(&kernel, take)
+    };
+    assert!(load(90, DRIVER, b"").unwrap() == text);
+    assert!(load(120, DRIVER, b"").unwrap() == text);
+    // What the driver does not take is compiled after all.
+    assert!(load(90, DRIVER, &text).is_ok_and(|image| image != text) == compiles);
+    for (architecture, driver) in [(90, 12090), (89, DRIVER), (75, DRIVER)] {
+        let image = load(architecture, driver, b"").unwrap();
+        assert!((image != text) == compiles, "{architecture}, {driver}");
+    }
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -15,6 +15,9 @@ use shapes::{block, problem};
 use support::devices::device;
 use support::nvrtc::compiler;
 
+/// The version of a driver that is older than what packed kernels are as fast by.
+const DRIVER: i32 = 12000;
+
 fn bytes(images: &Images, kernel: &Configuration) -> Result<Vec<u8>, Error> {
     images.load(kernel, |image| Ok(image.to_vec()))
 }
@@ -40,15 +43,15 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
     // What is on disk was compiled in better days.
     let compiled = match compiler() {
         Some(compiler) => {
-            let images = Images::at(90, Some(cache.clone()), None);
-            let text = compiler.compile(&packed, target(&packed)).unwrap();
+            let images = Images::at(90, DRIVER, Some(cache.clone()), None);
+            let text = compiler.compile(&packed, target(90)).unwrap();
             assert!(text.starts_with(b"//") && text.ends_with(b"\0"), "PTX with its terminating zero");
-            pack(&file, &[(packed, text.clone())]).unwrap();
+            pack(&file, &[(packed, target(90), text.clone())]).unwrap();
             Some((bytes(&images, &cached).unwrap(), text))
         }
         None => {
             // What is to be packed is made up.
-            pack(&file, &[(packed, b"text".to_vec())]).unwrap();
+            pack(&file, &[(packed, target(90), b"text".to_vec())]).unwrap();
             None
         }
     };
@@ -56,7 +59,7 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
     unsafe { std::env::set_var("EXPHIL_NVRTC", "none") };
     assert!(reason(Compiler::find().unwrap_err()).contains("EXPHIL_NVRTC=none"));
 
-    let images = Images::at(90, Some(cache.clone()), Some(file.clone()));
+    let images = Images::at(90, DRIVER, Some(cache.clone()), Some(file.clone()));
     let text = bytes(&images, &packed).unwrap();
     match compiled {
         Some((image, expected)) => {
@@ -67,24 +70,24 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
     }
 
     // Neither here nor there: the reason has both, and what to do.
-    let images = Images::at(90, None, Some(file.clone()));
+    let images = Images::at(90, DRIVER, None, Some(file.clone()));
     let words = reason(bytes(&images, &cached).unwrap_err());
     assert!(
         words.contains("EXPHIL_NVRTC=none") && words.contains("has no kernel for this problem"),
         "{words}"
     );
-    let words = reason(bytes(&Images::at(90, None, None), &packed).unwrap_err());
+    let words = reason(bytes(&Images::at(90, DRIVER, None, None), &packed).unwrap_err());
     assert!(words.contains("no packed kernels are there"), "{words}");
 
     // A pack that is torn has no kernels.
     let whole = std::fs::read(&file).unwrap();
     for length in [0, 7, 15, 40, whole.len() - 1] {
         std::fs::write(&file, &whole[..length]).unwrap();
-        assert!(unpack(&file, &packed).is_none(), "{length} bytes of {}", whole.len());
+        assert!(unpack(&file, &packed, 90).is_none(), "{length} bytes of {}", whole.len());
     }
     let mut other = whole.clone();
     other[0] ^= 1;
     std::fs::write(&file, &other).unwrap();
-    assert!(unpack(&file, &packed).is_none());
+    assert!(unpack(&file, &packed, 90).is_none());
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -202,7 +202,7 @@ pub(super) fn distinct(all: impl Iterator<Item = Configuration>) -> Vec<Configur
 pub(super) type Key = [u8; 32];
 
 /// What NVRTC makes of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
     /// Machine code for this very architecture, 90 for 9.0.
     Machine(i32),

@@ -157,7 +157,7 @@ impl Device {
         unsafe { cuDriverGetVersion(&mut driver) }.result().map_err(refused)?;
         Ok(Self {
             pools: Pools::new(ordinal, context),
-            images: Images::new(properties.architecture),
+            images: Images::new(properties.architecture, driver),
             info,
             properties,
             context,
@@ -224,7 +224,7 @@ impl Device {
             let local_bytes = get_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?;
             (resident, local_bytes, get_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_PTX_VERSION)?)
         };
-        // Those of the pack are compiled for older devices, and do not know how to wait.
+        // PTX for older devices does not know how to wait.
         let waits = compiled_for >= 90 && self.driver >= CAPTURES_EARLY_LAUNCHES;
         Ok(Kernel {
             function,

@@ -1,10 +1,11 @@
-//! Where a kernel's image comes from: the disk, else NVRTC, else the pack.
+//! Where a kernel's image comes from: the disk, else the pack, else NVRTC; the pack last where NVRTC's are faster.
 
+use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use super::cache::Cache;
-use super::compile::{Configuration, Target};
+use super::compile::{Configuration, Key, Target};
 use super::nvrtc::Compiler;
 use super::packed;
 use crate::Error;
@@ -13,6 +14,8 @@ use crate::Error;
 #[derive(Debug)]
 pub struct Images {
     architecture: i32,
+    /// The driver's version, 13000 for CUDA 13.0.
+    driver: c_int,
     cache: Cache,
     pack: Option<PathBuf>,
     /// Loaded where the disk lacks a kernel, and not before: loading it takes longer than reading many of them.
@@ -21,17 +24,17 @@ pub struct Images {
 
 impl Images {
     /// The places of this user and process.
-    pub fn new(architecture: i32) -> Self {
-        Self { architecture, cache: Cache::of_the_user(), pack: packed::told_of(), compiler: OnceLock::new() }
+    pub fn new(architecture: i32, driver: c_int) -> Self {
+        let (cache, pack) = (Cache::of_the_user(), packed::told_of());
+        Self { architecture, driver, cache, pack, compiler: OnceLock::new() }
     }
 
     /// Other places on disk than the user's, or none.
-    pub fn at(architecture: i32, cache: Option<PathBuf>, pack: Option<PathBuf>) -> Self {
-        Self { architecture, cache: Cache::new(cache), pack, compiler: OnceLock::new() }
+    pub fn at(architecture: i32, driver: c_int, cache: Option<PathBuf>, pack: Option<PathBuf>) -> Self {
+        Self { architecture, driver, cache: Cache::new(cache), pack, compiler: OnceLock::new() }
     }
 
-    /// What `load` makes of a kernel's image. An image that it refuses is as good as none: a driver may be older than the
-    /// NVRTC whose machine code it gets, and still translate PTX. What NVRTC made and `load` took is kept on disk.
+    /// What `load` makes of a kernel's image. An image that it refuses is as good as none.
     pub fn load<M>(
         &self,
         configuration: &Configuration,
@@ -43,22 +46,37 @@ impl Images {
         {
             return Ok(loaded);
         }
-        let keep = |image: Vec<u8>| load(&image).inspect(|_| self.cache.write(&key, &image));
-        let compiled = self.compiler().and_then(|compiler| {
-            let target = compiler.target(self.architecture);
-            let portable = compiler.ptx(self.architecture);
-            compiler.compile(configuration, target).and_then(keep).or_else(|refused| {
-                match target == portable {
-                    true => Err(refused),
-                    false => compiler.compile(configuration, portable).and_then(keep).map_err(|_| refused),
-                }
-            })
-        });
-        compiled.or_else(|reason| {
-            match self.pack.as_ref().and_then(|file| packed::unpack(file, configuration)) {
-                Some(image) => load(&image),
-                None => Err(self.not_packed(reason)),
-            }
+        let packed = || packed::unpack(self.pack.as_ref()?, configuration, self.architecture);
+        if packed::is_as_fast(self.architecture, self.driver)
+            && let Some(image) = packed()
+            && let Ok(loaded) = load(&image)
+        {
+            return Ok(loaded);
+        }
+        self.compile(configuration, &key, &load).or_else(|reason| match packed() {
+            Some(image) => load(&image),
+            None => Err(self.not_packed(reason)),
+        })
+    }
+
+    /// The same of what NVRTC makes of it. What `load` took is kept on disk; of the pack's PTX the driver keeps what it has
+    /// made. A driver may be older than the NVRTC whose machine code it gets, and still translate PTX.
+    fn compile<M>(
+        &self,
+        configuration: &Configuration,
+        key: &Key,
+        load: impl Fn(&[u8]) -> Result<M, Error>,
+    ) -> Result<M, Error> {
+        let compiler = self.compiler()?;
+        let compile = |target| {
+            let image = compiler.compile(configuration, target)?;
+            load(&image).inspect(|_| self.cache.write(key, &image))
+        };
+        let target = compiler.target(self.architecture);
+        let portable = compiler.ptx(self.architecture);
+        compile(target).or_else(|refused| match target == portable {
+            true => Err(refused),
+            false => compile(portable).map_err(|_| refused),
         })
     }
 

@@ -1,13 +1,14 @@
 //! The kernels that are packed: PTX of the common ones, for machines that have a driver and no NVRTC.
 //!
 //! `make ptx` writes the pack into priv/ (examples/pack_kernels.rs has the list of what is common). The driver translates
-//! PTX for whatever device it finds, so one text serves every device from the oldest on (of [`target`]). Texts are
-//! compressed one by one, for a call needs a handful of hundreds: by zlib's format, whose checksum shows a torn file, in miniz_oxide, which is
-//! small, without unsafe code, and what the standard library itself unpacks with.
+//! PTX for the device that it finds, so a few texts serve all devices ([`target`]). Texts are compressed one by one, for a
+//! call needs a handful of hundreds: by zlib's format, whose checksum shows a torn file, in miniz_oxide, which is small,
+//! without unsafe code, and what the standard library itself unpacks with.
 //!
 //! The file: [`MAGIC`], the number of kernels, then for each its key, where its text begins, the length of that
 //! compressed and the length of the text, all in eight little-endian bytes; then the texts.
 
+use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -16,20 +17,26 @@ use std::sync::OnceLock;
 use miniz_oxide::deflate::compress_to_vec_zlib;
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 
-use super::compile::{Configuration, Key, Program, Target};
+use super::compile::{Configuration, Key, Target};
 
 const MAGIC: &[u8; 8] = b"exphil01";
 const KEY: usize = size_of::<Key>();
 const ENTRY: usize = KEY + 3 * 8;
 /// The best that miniz_oxide does.
 const LEVEL: u8 = 10;
-/// What a kernel of a pack is compiled for: the oldest architecture that NVRTC 12 and 13 both compile for, or that which first had
-/// what the kernel needs.
-pub const fn target(configuration: &Configuration) -> Target {
-    match configuration.program {
-        Program::Bulk => Target::Ptx(90),
-        _ => Target::Ptx(75),
-    }
+
+/// What a kernel of a pack is compiled for, for devices of this architecture: PTX of the oldest that NVRTC 12 and 13 both
+/// compile for; from 9.0 on PTX that knows of kernels which begin while others end, and of tiles that the device copies.
+pub const fn target(architecture: i32) -> Target {
+    Target::Ptx(if architecture >= 90 { 90 } else { 75 })
+}
+
+/// Whether what a driver of this version, 13000 for CUDA 13.0, makes of packed PTX is as fast as what NVRTC makes of the
+/// sources. It is there in a third of the time (H200, driver of CUDA 13.0 beside NVRTC 13.0; bench/NOTES.md). Of older
+/// drivers it is not known: ptxas of CUDA 12.0 takes a walk up to a tenth longer. Nor of older devices, whose PTX here is
+/// for the oldest.
+pub(super) const fn is_as_fast(architecture: i32, driver: c_int) -> bool {
+    architecture >= 90 && driver >= 13000
 }
 
 static PACK: OnceLock<PathBuf> = OnceLock::new();
@@ -44,8 +51,9 @@ pub(super) fn told_of() -> Option<PathBuf> {
     std::env::var_os("EXPHIL_KERNELS").map(PathBuf::from).or_else(|| PACK.get().cloned())
 }
 
-/// A kernel's image in a pack; none where the file is not there, is not whole, or lacks the kernel.
-pub fn unpack(file: &Path, configuration: &Configuration) -> Option<Vec<u8>> {
+/// A kernel's image in a pack, for devices of this architecture; none where the file is not there, is not whole, or lacks
+/// the kernel.
+pub fn unpack(file: &Path, configuration: &Configuration, architecture: i32) -> Option<Vec<u8>> {
     let mut file = File::open(file).ok()?;
     let mut head = [0; 16];
     file.read_exact(&mut head).ok()?;
@@ -60,7 +68,7 @@ pub fn unpack(file: &Path, configuration: &Configuration) -> Option<Vec<u8>> {
     }
     let mut index = vec![0; count as usize * ENTRY];
     file.read_exact(&mut index).ok()?;
-    let key = configuration.key(target(configuration));
+    let key = configuration.key(target(architecture));
     let entry = index.chunks_exact(ENTRY).find(|entry| entry[..KEY] == key)?;
     let [at, compressed, length] = [0, 1, 2].map(|k| number(&entry[KEY + 8 * k..][..8]));
     file.seek(SeekFrom::Start(at?)).ok()?;
@@ -73,14 +81,14 @@ fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Writes a pack of kernels, each compiled for its [`target`].
-pub fn pack(file: &Path, kernels: &[(Configuration, Vec<u8>)]) -> io::Result<()> {
+/// Writes a pack of kernels, each with what it was compiled for.
+pub fn pack(file: &Path, kernels: &[(Configuration, Target, Vec<u8>)]) -> io::Result<()> {
     let first = MAGIC.len() + 8 + kernels.len() * ENTRY;
     let mut index = Vec::new();
     let mut texts = Vec::new();
-    for (configuration, text) in kernels {
+    for (configuration, target, text) in kernels {
         let compressed = compress_to_vec_zlib(text, LEVEL);
-        index.extend(configuration.key(target(configuration)));
+        index.extend(configuration.key(*target));
         for number in [first + texts.len(), compressed.len(), text.len()] {
             index.extend((number as u64).to_le_bytes());
         }

@@ -39,6 +39,7 @@ const PLACE_BYTES: usize = 64;
 const BULK_LANES: usize = 4;
 const BULK_STATES: usize = 4;
 const BULK_CHANNELS: usize = 32;
+const BULK_WARPS: usize = BULK_LANES * BULK_CHANNELS / 32;
 const BULK_TILE: usize = 32;
 const BULK_STAGES: usize = 3;
 /// Frames of a chunk from which on it is the faster: a block takes longer to begin.
@@ -100,7 +101,7 @@ pub(super) fn bulk_bytes(problem: &Problem) -> usize {
     let (frame, projections) = (BULK_CHANNELS * 4, 2 * BULK_LANES * BULK_STATES * 4);
     let tile = BULK_TILE * (3 * frame + projections);
     let pairs = BULK_CHANNELS * 2 * BULK_LANES * BULK_STATES * 4;
-    let marks = if problem.seq_idx { BULK_STAGES * BULK_LANES * BULK_CHANNELS } else { 0 };
+    let marks = if problem.seq_idx { BULK_STAGES * BULK_WARPS * BULK_TILE } else { 0 };
     BULK_STAGES * tile + pairs + marks + BULK_BARRIERS * 8 + PLACE_BYTES
 }
 
@@ -137,20 +138,6 @@ impl Properties {
     /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
     /// as many rounds as shared memory has room for, up to `most_rounds`.
     pub(super) fn forward_layout(
-        &self,
-        problem: &Problem,
-        interval: usize,
-        fewest: bool,
-        most_rounds: usize,
-    ) -> (Layout, Units) {
-        let layouts = (1..=most_rounds).rev();
-        let mut layouts = layouts.map(|rounds| self.layout_of_rounds(problem, interval, fewest, rounds));
-        let fits = |(layout, _): &(Layout, Units)| forward_bytes(problem, layout) <= self.shared_per_block;
-        layouts.find(fits).unwrap_or_else(|| self.layout_of_rounds(problem, interval, fewest, 1))
-    }
-
-    /// The same, in up to `most_rounds` rounds.
-    fn layout_of_rounds(
         &self,
         problem: &Problem,
         interval: usize,
@@ -203,6 +190,9 @@ impl Properties {
                 break;
             }
             most /= 2;
+        }
+        if rounds > 1 && forward_bytes(problem, &layout) > self.shared_per_block {
+            return self.forward_layout(problem, interval, fewest, most_rounds - 1);
         }
         (layout, Units { unit, blocks: unit.div_ceil(layout.channels) })
     }
