@@ -34,7 +34,7 @@ format:
 	mix format
 	cargo fmt --manifest-path native/Cargo.toml --all
 
-# priv/kernels.pack: the common kernels, for machines that have an NVIDIA driver and no NVRTC.
+# priv/kernels.pack: the common kernels, for machines that have an NVIDIA driver and no NVRTC, and for first calls.
 ptx:
 	bin/ptx
 

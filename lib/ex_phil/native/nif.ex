@@ -8,7 +8,7 @@ defmodule ExPhil.Native.Nif do
 
   def load do
     path = Path.join(priv_dir(), "native/selective_scan_nif")
-    # For machines without NVRTC; it is there where `make ptx` was run.
+    # For machines without NVRTC and for first calls; it is there where `make ptx` was run.
     packed_kernels = Path.join(priv_dir(), "kernels.pack")
 
     case :erlang.load_nif(String.to_charlist(path), packed_kernels) do

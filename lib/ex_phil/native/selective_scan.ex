@@ -437,11 +437,14 @@ defmodule ExPhil.Native.SelectiveScan do
 
   What a kernel of the CUDA backend does is known when it is compiled, so every kind of call has its own: they differ
   with the method, the type, the options that are used, and the layout that suits the sizes and the device. The first
-  call of a kind compiles them in about a second. They are kept on disk, in `$XDG_CACHE_HOME/exphil_native` or
-  `~/.cache/exphil_native`, from where the first call of the next BEAM has them in milliseconds. Where NVRTC, which
-  compiles them, is not there, those that were packed with the library serve (`make ptx`): plain `:zoh` in `:f32` and
-  `:bf16`, forward, backward and frame by frame, bare or with `:d`, `:z`, `:dt_bias` and `:dt_softplus`, in the sizes of
-  common models. `EXPHIL_NVRTC=none` leaves NVRTC alone, `EXPHIL_KERNELS=/file` names other packed kernels.
+  call of a kind has NVRTC compile them in about a second. They are kept on disk, in `$XDG_CACHE_HOME/exphil_native` or
+  `~/.cache/exphil_native`, from where the first call of the next BEAM has them in milliseconds.
+
+  Some were packed with the library (`make ptx`): plain `:zoh` in `:f32` and `:bf16`, forward, backward and frame by
+  frame, bare or with `:d`, `:z`, `:dt_bias` and `:dt_softplus`, in the sizes of common models. They serve where NVRTC is
+  not there; on devices of compute capability 9.0 and newer with a driver of CUDA 13 they go before it, because the
+  driver, which keeps what it has made on disk itself, translates them in half the time. `EXPHIL_NVRTC=none` leaves NVRTC
+  alone, `EXPHIL_KERNELS=/file` names other packed kernels, and a file that is not there none.
 
   ## Examples
 

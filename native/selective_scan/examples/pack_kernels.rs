@@ -21,6 +21,7 @@ use selective_scan::cuda::nvrtc::Compiler;
 use selective_scan::cuda::packed::{pack, target};
 use selective_scan::{Error, Problem};
 use support::devices::{devices, kernels};
+use support::packing::compress;
 use support::registry::Registry;
 
 /// A window of frames is as long, and a model as wide, as a game wants it: these beside the registry's.
@@ -72,7 +73,7 @@ fn main() -> Result<(), Error> {
         Ok((configuration, target, text))
     };
     let texts = all.par_iter().map(compile).collect::<Result<Vec<_>, Error>>()?;
-    pack(Path::new(&file), &texts).unwrap_or_else(|error| panic!("{file}: {error}"));
+    pack(Path::new(&file), &texts, compress).unwrap_or_else(|error| panic!("{file}: {error}"));
     let sum: usize = texts.iter().map(|(.., text)| text.len()).sum();
     let length = std::fs::metadata(&file).map_or(0, |file| file.len());
     println!(

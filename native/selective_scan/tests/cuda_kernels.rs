@@ -17,13 +17,14 @@ use proptest::test_runner::TestRunner;
 use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
-use selective_scan::cuda::packed::{pack, target};
+use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, problem};
 use support::devices::{architectures, copies_tiles, device, kernels};
 use support::nvrtc::compiler;
+use support::packing::compress;
 use support::{ELEMENTS, random};
 
 /// Every method beside varying types, layouts and options.
@@ -198,12 +199,27 @@ fn machine_code_that_the_driver_refuses_is_replaced_by_ptx_which_is_kept() {
 }
 
 #[test]
+fn each_packed_kernel_has_a_text_of_its_own() {
+    let folder = folder("texts");
+    let file = folder.join("kernels.pack");
+    let kernel = |tiles: usize| Configuration { tiles, ..one_kernel() };
+    let text = |tiles: usize| format!("a text of {tiles} tiles").repeat(tiles).into_bytes();
+    let kernels: Vec<_> = (0..100).map(|tiles| (kernel(tiles), target(90), text(tiles))).collect();
+    pack(&file, &kernels, compress).unwrap();
+    for tiles in 0..100 {
+        assert!(unpack(&file, &kernel(tiles), 90).unwrap() == text(tiles), "{tiles}");
+    }
+    assert!(unpack(&file, &kernel(100), 90).is_none() && unpack(&file, &kernel(0), 75).is_none());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn packed_kernels_go_before_nvrtc_where_they_are_as_fast() {
     let compiles = compiler().is_some();
     let folder = folder("order");
     let (file, kernel, text) = (folder.join("kernels.pack"), one_kernel(), b"text".to_vec());
     let kernels = [75, 90].map(|architecture| (kernel, target(architecture), text.clone()));
-    pack(&file, &kernels).unwrap();
+    pack(&file, &kernels, compress).unwrap();
     let load = |architecture, driver, refused: &[u8]| {
         let images = Images::at(architecture, driver, None, Some(file.clone()));
         let refuse = || Error::Failed { operation: "".into(), reason: "no text".into(), remedy: "".into() };

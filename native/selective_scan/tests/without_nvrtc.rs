@@ -14,6 +14,7 @@ use selective_scan::cuda::{Pass, configurations};
 use shapes::{block, problem};
 use support::devices::device;
 use support::nvrtc::compiler;
+use support::packing::compress;
 
 /// The version of a driver that is older than what packed kernels are as fast by.
 const DRIVER: i32 = 12000;
@@ -46,12 +47,12 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
             let images = Images::at(90, DRIVER, Some(cache.clone()), None);
             let text = compiler.compile(&packed, target(90)).unwrap();
             assert!(text.starts_with(b"//") && text.ends_with(b"\0"), "PTX with its terminating zero");
-            pack(&file, &[(packed, target(90), text.clone())]).unwrap();
+            pack(&file, &[(packed, target(90), text.clone())], compress).unwrap();
             Some((bytes(&images, &cached).unwrap(), text))
         }
         None => {
             // What is to be packed is made up.
-            pack(&file, &[(packed, target(90), b"text".to_vec())]).unwrap();
+            pack(&file, &[(packed, target(90), b"text".to_vec())], compress).unwrap();
             None
         }
     };
@@ -85,9 +86,12 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
         std::fs::write(&file, &whole[..length]).unwrap();
         assert!(unpack(&file, &packed, 90).is_none(), "{length} bytes of {}", whole.len());
     }
-    let mut other = whole.clone();
-    other[0] ^= 1;
-    std::fs::write(&file, &other).unwrap();
-    assert!(unpack(&file, &packed, 90).is_none());
+    // In the first bytes of the file, in what is compressed, and in its checksum.
+    for byte in [0, whole.len() - 6, whole.len() - 1] {
+        let mut other = whole.clone();
+        other[byte] ^= 1;
+        std::fs::write(&file, &other).unwrap();
+        assert!(unpack(&file, &packed, 90).is_none(), "byte {byte} of {}", whole.len());
+    }
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -4,6 +4,7 @@
 pub mod devices;
 pub mod golden;
 pub mod nvrtc;
+pub mod packing;
 pub mod random;
 pub mod registry;
 pub mod time;
