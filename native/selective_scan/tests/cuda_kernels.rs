@@ -228,6 +228,11 @@ fn packed_kernels_go_before_nvrtc_where_they_are_as_fast() {
     };
     assert!(load(90, DRIVER, b"").unwrap() == text);
     assert!(load(120, DRIVER, b"").unwrap() == text);
+    // It is kept, so that the pack is not unpacked again.
+    let cache = folder.join("cache");
+    let bytes = |images: Images| images.load(&kernel, |image| Ok(image.to_vec()));
+    bytes(Images::at(90, DRIVER, Some(cache.clone()), Some(file.clone()))).unwrap();
+    assert!(bytes(Images::at(90, DRIVER, Some(cache), None)).unwrap() == text);
     // What the driver does not take is compiled after all.
     assert!(load(90, DRIVER, &text).is_ok_and(|image| image != text) == compiles);
     for (architecture, driver) in [(90, 12090), (89, DRIVER), (75, DRIVER)] {

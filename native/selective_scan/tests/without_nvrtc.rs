@@ -70,6 +70,10 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
         None => assert_eq!(text, b"text"),
     }
 
+    // The pack was second best: where NVRTC is there another day, it will be asked.
+    let images = Images::at(90, DRIVER, Some(cache.clone()), None);
+    bytes(&images, &packed).unwrap_err();
+
     // Neither here nor there: the reason has both, and what to do.
     let images = Images::at(90, DRIVER, None, Some(file.clone()));
     let words = reason(bytes(&images, &cached).unwrap_err());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use super::cache::Cache;
-use super::compile::{Configuration, Key, Target};
+use super::compile::{Configuration, Target};
 use super::nvrtc::Compiler;
 use super::packed;
 use crate::Error;
@@ -34,7 +34,9 @@ impl Images {
         Self { architecture, driver, cache: Cache::new(cache), pack, compiler: OnceLock::new() }
     }
 
-    /// What `load` makes of a kernel's image. An image that it refuses is as good as none.
+    /// What `load` makes of a kernel's image. An image that it refuses is as good as none. One that it takes is kept on disk,
+    /// a packed one, too, because others are unpacked with it, but not one that is packed for want of better. What the
+    /// driver makes of PTX it keeps itself.
     pub fn load<M>(
         &self,
         configuration: &Configuration,
@@ -46,32 +48,28 @@ impl Images {
         {
             return Ok(loaded);
         }
+        let keep = |image: Vec<u8>| load(&image).inspect(|_| self.cache.write(&key, &image));
         let packed = || packed::unpack(self.pack.as_ref()?, configuration, self.architecture);
         if packed::is_as_fast(self.architecture, self.driver)
-            && let Some(image) = packed()
-            && let Ok(loaded) = load(&image)
+            && let Some(Ok(loaded)) = packed().map(keep)
         {
             return Ok(loaded);
         }
-        self.compile(configuration, &key, &load).or_else(|reason| match packed() {
+        self.compile(configuration, keep).or_else(|reason| match packed() {
             Some(image) => load(&image),
             None => Err(self.not_packed(reason)),
         })
     }
 
-    /// The same of what NVRTC makes of it. What `load` took is kept on disk; of the pack's PTX the driver keeps what it has
-    /// made. A driver may be older than the NVRTC whose machine code it gets, and still translate PTX.
+    /// What `load` makes of NVRTC's machine code, or of its PTX: a driver may be older than the NVRTC whose machine code it
+    /// gets, and still translate PTX.
     fn compile<M>(
         &self,
         configuration: &Configuration,
-        key: &Key,
-        load: impl Fn(&[u8]) -> Result<M, Error>,
+        load: impl Fn(Vec<u8>) -> Result<M, Error>,
     ) -> Result<M, Error> {
         let compiler = self.compiler()?;
-        let compile = |target| {
-            let image = compiler.compile(configuration, target)?;
-            load(&image).inspect(|_| self.cache.write(key, &image))
-        };
+        let compile = |target| compiler.compile(configuration, target).and_then(&load);
         let target = compiler.target(self.architecture);
         let portable = compiler.ptx(self.architecture);
         compile(target).or_else(|refused| match target == portable {
