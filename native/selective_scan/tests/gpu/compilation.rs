@@ -111,11 +111,15 @@ fn first_calls_with(folders: &[PathBuf; 3]) {
     let pack = pack();
     assert!(pack.exists(), "{} is not there: `make ptx` packs it, EXPHIL_KERNELS names it", pack.display());
     let [folder, ..] = folders;
-    let (empty, translated) = (folder.join("empty"), folder.join("translated"));
+    let [unpacked, translated, empty] = ["unpacked", "translated", "empty"].map(|name| folder.join(name));
     let on_disk = ("XDG_CACHE_HOME", folder.as_path());
     let hidden = ("EXPHIL_NVRTC", Path::new("none"));
-    let nowhere = [("XDG_CACHE_HOME", empty.as_path()), hidden];
-    let from_pack = [&nowhere[..], &[("EXPHIL_KERNELS", &pack), ("CUDA_CACHE_PATH", &translated)]].concat();
+    let from_pack = [
+        ("XDG_CACHE_HOME", unpacked.as_path()),
+        ("CUDA_CACHE_PATH", &translated),
+        ("EXPHIL_KERNELS", &pack),
+        hidden,
+    ];
 
     // Here at any rate, because it fills the folders.
     let compiled = compiled(folders);
@@ -127,7 +131,7 @@ fn first_calls_with(folders: &[PathBuf; 3]) {
         "kernels of a pass in ms: compiled {compiled:.0?}, packed {packed:.0?}; from the disk {again:.1?}"
     );
 
-    let words = times(&[&nowhere[..], &[no_pack()]].concat()).unwrap_err();
+    let words = times(&[("XDG_CACHE_HOME", &empty), no_pack(), hidden]).unwrap_err();
     assert!(
         words.contains("EXPHIL_NVRTC=none") && words.contains("has no kernel for this problem"),
         "{words}"
