@@ -169,6 +169,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => multiprocessors,
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => of_block << 10,
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => of_all << 10,
+        // There is none: kernels are those for sequences that no cache holds.
+        CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => 0,
         _ => return CUresult::CUDA_ERROR_INVALID_VALUE,
     };
     // SAFETY: the caller's.

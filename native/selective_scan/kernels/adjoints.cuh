@@ -13,10 +13,10 @@ struct IncomingAdjoints {
   }
 
   __device__ __forceinline__ void load(const Arguments& args, const Thread& thread, int k, i64 at, bool owned) {
-    dt[k] = Sequence::load(args.dt, thread, at, owned);
-    dy[k] = Sequence::load(args.dy, thread, at, owned);
+    dt[k] = Sequence::load<STREAMS>(args.dt, thread, at, owned);
+    dy[k] = Sequence::load<STREAMS>(args.dy, thread, at, owned);
 #if HAS_Z
-    z[k] = Sequence::load(args.z, thread, at, owned);
+    z[k] = Sequence::load<STREAMS>(args.z, thread, at, owned);
 #endif
   }
 };

@@ -23,6 +23,9 @@
 //
 // FINDS_MARKS: rows are packed and one chunk each; the block finds by itself which frames begin a sequence or are skipped.
 //
+// STREAMS: sequences are more than the cache has room for, which keeps what waits for reduce.cu instead: it gives up first what
+// has been read or written of them.
+//
 // SUMMARY: scan_summary, which finds what each adjoint chunk adds to the gradient of the state before it if that after it
 // is zero; prefix.cu makes of these the gradients after each segment. This walk is short on instructions and bound by its
 // own chain of operations where warps are few: a segment has several such chunks.

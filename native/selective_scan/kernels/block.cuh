@@ -282,12 +282,40 @@ __device__ __forceinline__ void store_lane(Real* to, const State (&states)[STATE
   store_reals(to, reals);
 }
 
-// Stores BYTES, 16 at a time. In PTX, because the compiler takes a store of a pack apart where a branch is near.
+// What is accessed at once, in words.
 template <int BYTES>
+struct Words;
+template <>
+struct Words<4> {
+  typedef u32 Type;
+};
+template <>
+struct Words<8> {
+  typedef uint2 Type;
+};
+template <>
+struct Words<16> {
+  typedef uint4 Type;
+};
+
+// Loads a pack. ONCE, here and below: nobody accesses this soon again, so that the cache gives it up first (.cs of PTX).
+template <bool ONCE, typename Loaded>
+__device__ __forceinline__ Loaded load_pack(const Loaded* global) {
+  if constexpr (!ONCE) return *global;
+  typedef typename Words<sizeof(Loaded)>::Type Type;
+  const Type words = __ldcs(reinterpret_cast<const Type*>(global));
+  return *reinterpret_cast<const Loaded*>(&words);
+}
+
+// Stores BYTES, 16 at a time. In PTX, because the compiler takes a store of a pack apart where a branch is near.
+template <bool ONCE, int BYTES>
 __device__ __forceinline__ void store_bytes(void* global, const void* bytes) {
   if constexpr (BYTES > 16) {
-    store_bytes<16>(global, bytes);
-    store_bytes<BYTES - 16>(static_cast<char*>(global) + 16, static_cast<const char*>(bytes) + 16);
+    store_bytes<ONCE, 16>(global, bytes);
+    store_bytes<ONCE, BYTES - 16>(static_cast<char*>(global) + 16, static_cast<const char*>(bytes) + 16);
+  } else if constexpr (ONCE) {
+    typedef typename Words<BYTES>::Type Type;
+    __stcs(static_cast<Type*>(global), *static_cast<const Type*>(bytes));
   } else if constexpr (BYTES == 16) {
     const uint4 v = *static_cast<const uint4*>(bytes);
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
@@ -302,12 +330,12 @@ __device__ __forceinline__ void store_bytes(void* global, const void* bytes) {
 }
 
 // Stores VECTOR neighbours of a sequence at once.
-template <typename Stored>
+template <bool ONCE, typename Stored>
 __device__ __forceinline__ void store_vector(Stored* target, const Real (&values)[VECTOR]) {
   Pack<Stored, VECTOR> pack{};
 #pragma unroll
   for (int k = 0; k < VECTOR; k++) pack.put(k, rounded<Stored>(values[k]));
-  store_bytes<VECTOR * sizeof(Stored)>(target, &pack);
+  store_bytes<ONCE, VECTOR * sizeof(Stored)>(target, &pack);
 }
 
 // --- Step sizes ---------------------------------------------------------------------------------------------

@@ -281,7 +281,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) y[e] += finishing.sum[k][f].real(e);
       if (!args.last_pass) {
-        store_vector(args.y_sum + at, y);
+        store_vector<false>(args.y_sum + at, y);
         continue;
       }
 #pragma unroll
@@ -300,7 +300,7 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
         if (finishing.marks[k] >> 8 * f & MARK_SKIP) y[e] = (Real)0;
 #endif
       }
-      store_vector(args.y + at, y);
+      store_vector<false>(args.y + at, y);
     }
   });
 }

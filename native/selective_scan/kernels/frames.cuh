@@ -27,13 +27,13 @@ struct Sequence {
   }
 
   // What lies there; zero where the thread does not own the frame.
-  template <typename Stored>
+  template <bool ONCE, typename Stored>
   static __device__ __forceinline__ Pack<Stored, PAIR> load(const Stored* tensor, [[maybe_unused]] const Thread& thread, i64 at,
                                                             bool owned) {
     Pack<Stored, PAIR> pair{};
     if (!owned) return pair;
 #if VECTOR == PAIR
-    pair = *reinterpret_cast<const Pack<Stored, PAIR>*>(tensor + at);
+    pair = load_pack<ONCE>(reinterpret_cast<const Pack<Stored, PAIR>*>(tensor + at));
 #else
     pair.put(0, tensor[at]);
     pair.put(1, thread.here > 1 ? tensor[at + 1] : Stored{});
@@ -41,11 +41,11 @@ struct Sequence {
     return pair;
   }
 
-  template <typename Stored>
+  template <bool ONCE, typename Stored>
   static __device__ __forceinline__ void store(Stored* tensor, [[maybe_unused]] const Thread& thread, i64 at,
                                                const Real (&values)[PAIR]) {
 #if VECTOR == PAIR
-    store_vector(tensor + at, values);
+    store_vector<ONCE>(tensor + at, values);
 #else
     tensor[at] = rounded<Stored>(values[0]);
     if (thread.here > 1) tensor[at + 1] = rounded<Stored>(values[1]);

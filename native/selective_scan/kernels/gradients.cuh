@@ -137,10 +137,10 @@ struct Earlier {
   __device__ __forceinline__ Earlier([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread,
                                      [[maybe_unused]] i64 at) {
 #if SEVERAL_PASSES && ELEMENT > 1
-    x = Sequence::load(args.dx_sum, thread, at, args.last_pass);
-    delta = Sequence::load(args.ddt_sum, thread, at, args.last_pass);
+    x = Sequence::load<false>(args.dx_sum, thread, at, args.last_pass);
+    delta = Sequence::load<false>(args.ddt_sum, thread, at, args.last_pass);
 #if HAS_Z
-    z = Sequence::load(args.dz_sum, thread, at, args.last_pass);
+    z = Sequence::load<false>(args.dz_sum, thread, at, args.last_pass);
 #endif
 #endif
   }
@@ -153,7 +153,7 @@ __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args,
                                          [[maybe_unused]] const Pack<Real, PAIR>& earlier) {
 #if SEVERAL_PASSES
   if (args.first_pass) {
-    Sequence::store(sums, thread, at, values);
+    Sequence::store<false>(sums, thread, at, values);
     return;
   }
   if (ELEMENT < 2 || !args.last_pass) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args,
 #pragma unroll
   for (int p = 0; p < PAIR; p++) values[p] += earlier.real(p);
 #endif
-  Sequence::store(target, thread, at, values);
+  Sequence::store<STREAMS>(target, thread, at, values);
 }
 
 // ∂Δ/∂dt. Of softplus it is 1 − e^−Δ; where Δ was limited, dt must be asked.
@@ -337,7 +337,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
     const int first = k * SPAN;
     [[maybe_unused]] const int row = first + thread.lane;
 #if LIMIT
-    const Pair dt = Sequence::load(args.dt, thread, at, owned);
+    const Pair dt = Sequence::load<STREAMS>(args.dt, thread, at, owned);
 #endif
     if (is_owner(thread)) {
       Real values[PAIR], by_z[PAIR];
@@ -383,9 +383,9 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
       // there is z, costs registers.
       if (p == 0 && (HAS_Z || k > 0)) {
         const bool next = k > 0 && sequence.owns(thread, 0);  // a span that is not the last is whole
-        dy = Sequence::load(args.dy, thread, at - SPAN * sequence.stride, next);
+        dy = Sequence::load<STREAMS>(args.dy, thread, at - SPAN * sequence.stride, next);
 #if HAS_Z
-        z = Sequence::load(args.z, thread, at - SPAN * sequence.stride, next);
+        z = Sequence::load<STREAMS>(args.z, thread, at - SPAN * sequence.stride, next);
 #endif
       }
     }

@@ -29,8 +29,8 @@ struct First {
   }
 
   __device__ __forceinline__ void load(const Thread& thread, int k, const Element* its_dt, const Element* its_x, bool owned) {
-    dt[k] = Sequence::load(its_dt, thread, 0, owned);
-    x[k] = Sequence::load(its_x, thread, 0, owned);
+    dt[k] = Sequence::load<STREAMS>(its_dt, thread, 0, owned);
+    x[k] = Sequence::load<STREAMS>(its_x, thread, 0, owned);
   }
 };
 
@@ -41,9 +41,9 @@ struct FirstBack {
     const int r = (sequence.rows - 1) / SPAN * SPAN + thread.lane;
     const i64 at = sequence.at(r);
     const bool owned = sequence.owns(thread, r);
-    dy = Sequence::load(args.dy, thread, at, owned);
+    dy = Sequence::load<STREAMS>(args.dy, thread, at, owned);
 #if HAS_Z
-    z = Sequence::load(args.z, thread, at, owned);
+    z = Sequence::load<STREAMS>(args.z, thread, at, owned);
 #endif
   }
 };

@@ -13,10 +13,12 @@ use super::policy::{
 };
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
-/// Threads of a block of reduce.cu; what a block sums: packs of components of dB or dC, or columns of a parameter.
+/// Threads of a block of reduce.cu, and the columns of a parameter that it sums. A pack of components of dB or dC is summed by a
+/// thread, or by several where that would have more parts on their way at a time than this.
 const REDUCE_THREADS: u32 = 256;
-const PACKS_EACH: usize = 64;
 const COLUMNS: usize = 32;
+const PARTS_AT_ONCE: usize = 8;
+const SHARERS_OF_MANY: usize = 4;
 
 /// What finds the states at the boundaries of chunks from the inputs.
 enum States<K> {
@@ -128,10 +130,12 @@ impl BackwardKernels<Kernel> {
         };
         launcher.launch("backward", self.backward, blocks, &arguments)?;
 
-        let groups_of = |projection| groups(projection).unwrap_or(0);
+        let varying: Vec<_> = [problem.b, problem.c].into_iter().filter_map(groups).collect();
         let rows = problem.batch * plan.segments * piece.frames;
         let components = plan.layout.slots() * problem.components();
-        let packs = rows * (groups_of(problem.b) + groups_of(problem.c)) * components / self.vector;
+        let packs = rows * varying.iter().sum::<usize>() * components / self.vector;
+        let is_many = |groups: &usize| plan.contributions(problem) / groups > PARTS_AT_ONCE;
+        let sharers = if varying.iter().any(is_many) { SHARERS_OF_MANY } else { 1 };
         let others = [
             arguments.db_constant_parts,
             arguments.dc_constant_parts,
@@ -141,7 +145,8 @@ impl BackwardKernels<Kernel> {
         let parameters = 1 + others.into_iter().filter(|&parts| parts != 0).count();
         let columns = (problem.dim * components).div_ceil(COLUMNS);
         let with_parameters = piece.first == 0 || arguments.sums_go_on == 0;
-        match packs.div_ceil(PACKS_EACH) + if with_parameters { parameters * columns } else { 0 } {
+        let of_projections = (packs * sharers).div_ceil(REDUCE_THREADS as usize);
+        match of_projections + if with_parameters { parameters * columns } else { 0 } {
             0 => Ok(()),
             blocks => launcher.launch("reduction", self.reduce, Blocks::in_line(blocks), &arguments),
         }

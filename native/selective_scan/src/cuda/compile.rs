@@ -103,6 +103,7 @@ pub struct Configuration {
     pub joins: bool,
     pub whole_tiles: bool,
     pub several_passes: bool,
+    pub streams: bool,
     pub min_blocks: usize,
     pub shared_bytes: usize,
 }
@@ -158,6 +159,7 @@ impl Configuration {
             ("JOINS", usize::from(self.joins)),
             ("WHOLE_TILES", usize::from(self.whole_tiles)),
             ("SEVERAL_PASSES", usize::from(self.several_passes)),
+            ("STREAMS", usize::from(self.streams)),
             ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
         ]

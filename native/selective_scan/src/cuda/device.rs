@@ -125,6 +125,7 @@ fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
     let multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
     let shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
     let shared_in_all = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)? as usize;
+    let cache = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize;
     let info = DeviceInfo {
         ordinal,
         name: result::device::get_name(device).map_err(refused)?,
@@ -138,6 +139,7 @@ fn describe(ordinal: usize) -> Result<(DeviceInfo, Properties), Error> {
         multiprocessors,
         shared_per_block: shared,
         shared_per_multiprocessor: shared_in_all,
+        cache_bytes: cache,
         tensor_maps: major >= 9 && makes_tensor_maps(),
     };
     Ok((info, properties))

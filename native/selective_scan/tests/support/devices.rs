@@ -5,34 +5,35 @@ use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{Pass, configurations};
 
-/// Compute capability, multiprocessors, and shared memory of a block and of a multiprocessor in KiB (CUDA C++
-/// Programming Guide, technical specifications per compute capability).
-const DEVICES: &[(i32, usize, usize, usize)] = &[
-    (75, 40, 64, 64),     // T4
-    (75, 68, 64, 64),     // RTX 2080 Ti
-    (80, 108, 163, 164),  // A100
-    (86, 28, 99, 100),    // RTX 3060
-    (86, 46, 99, 100),    // RTX 3070
-    (86, 82, 99, 100),    // RTX 3090
-    (89, 24, 99, 100),    // RTX 4060
-    (89, 58, 99, 100),    // L4
-    (89, 76, 99, 100),    // RTX 4080
-    (89, 128, 99, 100),   // RTX 4090
-    (90, 114, 227, 228),  // H100 PCIe
-    (90, 132, 227, 228),  // H100, H200
-    (100, 148, 227, 228), // B200
-    (120, 36, 99, 100),   // RTX 5060 Ti
-    (120, 84, 99, 100),   // RTX 5080
-    (120, 170, 99, 100),  // RTX 5090
+/// Compute capability, multiprocessors, and in KiB shared memory of a block and of a multiprocessor (CUDA C++ Programming
+/// Guide, technical specifications per compute capability) and the L2 cache (NVIDIA's architecture whitepapers).
+const DEVICES: &[(i32, usize, usize, usize, usize)] = &[
+    (75, 40, 64, 64, 4096),       // T4
+    (75, 68, 64, 64, 5632),       // RTX 2080 Ti
+    (80, 108, 163, 164, 40960),   // A100
+    (86, 28, 99, 100, 3072),      // RTX 3060
+    (86, 46, 99, 100, 4096),      // RTX 3070
+    (86, 82, 99, 100, 6144),      // RTX 3090
+    (89, 24, 99, 100, 24576),     // RTX 4060
+    (89, 58, 99, 100, 49152),     // L4
+    (89, 76, 99, 100, 65536),     // RTX 4080
+    (89, 128, 99, 100, 73728),    // RTX 4090
+    (90, 114, 227, 228, 51200),   // H100 PCIe
+    (90, 132, 227, 228, 51200),   // H100, H200
+    (100, 148, 227, 228, 129024), // B200
+    (120, 36, 99, 100, 32768),    // RTX 5060 Ti
+    (120, 84, 99, 100, 65536),    // RTX 5080
+    (120, 170, 99, 100, 98304),   // RTX 5090
 ];
 
 /// All of them.
 pub fn devices() -> impl Iterator<Item = Properties> {
-    DEVICES.iter().map(|&(architecture, multiprocessors, of_block, of_all)| Properties {
+    DEVICES.iter().map(|&(architecture, multiprocessors, of_block, of_all, cache)| Properties {
         architecture,
         multiprocessors,
         shared_per_block: of_block << 10,
         shared_per_multiprocessor: of_all << 10,
+        cache_bytes: cache << 10,
         tensor_maps: architecture >= 90,
     })
 }

@@ -171,6 +171,12 @@ fn inputs(problem: &Problem) -> usize {
     sequences * problem.element.size()
 }
 
+/// Bytes of these sequences and of their gradients.
+pub(super) fn sequence_bytes(problem: &Problem) -> usize {
+    let without_y = 2 * inputs(problem) - problem.element.size();
+    without_y * problem.batch * problem.seq * problem.dim
+}
+
 /// Whether threads of scan_backward have their sums of dA in registers (DA_IN_REGISTERS in pairs.cuh).
 fn keeps_da_in_registers(problem: &Problem) -> bool {
     let is_short = problem.element.size() == 2;

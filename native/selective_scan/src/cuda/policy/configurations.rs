@@ -2,7 +2,7 @@
 
 use super::backward::{
     BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back, is_light_walk_back,
-    summary_bytes,
+    sequence_bytes, summary_bytes,
 };
 use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes};
 use super::{
@@ -119,6 +119,7 @@ impl<'a> Configurations<'a> {
         joins: false,
         whole_tiles: false,
         several_passes: false,
+        streams: false,
         min_blocks: 1,
         shared_bytes: 0,
     };
@@ -238,13 +239,18 @@ impl<'a> Configurations<'a> {
 
     /// forward.cu, for so many chunks.
     pub fn forward(&self, chunks: usize) -> Configuration {
+        self.that_fit(self.walking_forward(chunks))
+    }
+
+    /// What forward.cu, and bulk.cu after it, are compiled for.
+    fn walking_forward(&self, chunks: usize) -> Configuration {
         let walking = self.walking(Program::Forward);
         // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
         // over time there are too few elements for that: every thread has a unit.
         let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
-        self.that_fit(Configuration {
+        Configuration {
             has_d: self.problem.d,
             vector,
             // States in neighbouring registers would meet in their banks all through the walk of many frames; of several
@@ -261,7 +267,7 @@ impl<'a> Configurations<'a> {
             several_passes: has_several_passes(self.problem, &self.layout),
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
-        })
+        }
     }
 
     /// Whether the operands are aligned as bulk.cu wants them.
@@ -278,7 +284,7 @@ impl<'a> Configurations<'a> {
             vector_b: 1,
             vector_c: 1,
             shared_bytes: bulk_bytes(self.problem),
-            ..self.forward(chunks)
+            ..self.walking_forward(chunks)
         })
     }
 
@@ -287,10 +293,15 @@ impl<'a> Configurations<'a> {
         let walking = self.walking(Program::Backward);
         // Where nearly all registers are taken, wide accesses find no neighbouring ones.
         let narrow = is_heavy_walk_back(self.problem, &self.layout);
+        let several_passes = has_several_passes(self.problem, &self.layout);
+        // Passes read sequences again. Walks that take longer gain nothing, or lose a hundredth, and elements of 16 bits neither
+        // (H200).
+        let is_light = is_plain(self.problem) && self.problem.element.size() == 4 && !several_passes;
         Configuration {
             vector: walking.vector.min(PAIR),
             vector_states: if narrow { 1 } else { self.vector_states(self.layout.orders) },
-            several_passes: has_several_passes(self.problem, &self.layout),
+            several_passes,
+            streams: is_light && sequence_bytes(self.problem) > self.properties.cache_bytes,
             ..walking
         }
     }

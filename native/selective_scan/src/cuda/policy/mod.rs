@@ -27,6 +27,8 @@ pub struct Properties {
     pub shared_per_block: usize,
     /// Shared memory of a multiprocessor, in bytes.
     pub shared_per_multiprocessor: usize,
+    /// The cache that all multiprocessors share (L2), in bytes.
+    pub cache_bytes: usize,
     /// Whether it copies whole tiles by itself, as a tensor map describes them.
     pub tensor_maps: bool,
 }
