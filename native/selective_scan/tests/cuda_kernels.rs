@@ -116,6 +116,27 @@ fn tiles_are_copied_by_devices_that_can() {
 }
 
 #[test]
+fn sequences_that_the_cache_has_no_room_for_go_past_it() {
+    let streams = |device: &Properties, problem: &Problem| {
+        let mut all = configurations(device, problem, Pass::Backward).into_iter();
+        all.any(|kernel| kernel.streams)
+    };
+    let h200 = device(90);
+    let (window, profile) = (problem(32, 60, 512, 16), problem(8, 1024, 512, 16));
+    // 20 and 84 MB, of which the caches hold 50 and 5.5.
+    assert!(streams(&h200, &profile) && !streams(&h200, &window));
+    assert!(streams(&device(75), &window));
+    for slower_so in [
+        bf16(profile.clone()),
+        Problem { method: Method::Rk4, ..profile.clone() },
+        Problem { state: 64, ..profile.clone() },
+        Problem { bidirectional: true, ..profile },
+    ] {
+        assert!(!streams(&h200, &slower_so), "{slower_so:?}");
+    }
+}
+
+#[test]
 fn the_backward_pass_takes_a_tenth_of_its_inputs() {
     for pass in [Pass::Backward, Pass::BackwardFromCheckpoints] {
         bounds::backward_takes_a_tenth(|problem| device(90).workspace_bytes(problem, pass));
