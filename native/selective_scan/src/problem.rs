@@ -150,6 +150,16 @@ pub enum Projection {
     Constant,
 }
 
+impl Projection {
+    /// The groups of one that varies with the frame.
+    pub const fn groups(self) -> Option<usize> {
+        match self {
+            Self::PerFrame { groups } => Some(groups),
+            Self::Constant => None,
+        }
+    }
+}
+
 /// The options of a call, as far as they are not tensors.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {

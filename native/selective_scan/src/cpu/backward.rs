@@ -105,8 +105,8 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         x: Output::new(problem, "x", x)?,
         dt: Output::new(problem, "dt", dt)?,
         z: z.map(|bytes| Output::new(problem, "z", bytes)).transpose()?,
-        b: per_frame(problem.b).map(|_| Output::new(problem, "b", &mut *b)).transpose()?,
-        c: per_frame(problem.c).map(|_| Output::new(problem, "c", &mut *c)).transpose()?,
+        b: problem.b.groups().map(|_| Output::new(problem, "b", &mut *b)).transpose()?,
+        c: problem.c.groups().map(|_| Output::new(problem, "c", &mut *c)).transpose()?,
     };
     call.run(&mut sums, &adjoints, &outputs);
 
@@ -130,13 +130,6 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         }
     }
     Ok(())
-}
-
-fn per_frame(projection: Projection) -> Option<usize> {
-    match projection {
-        Projection::PerFrame { groups } => Some(groups),
-        Projection::Constant => None,
-    }
 }
 
 /// Registers of states that walk a chunk together, half as many states where they are complex: fewer through a long chunk.
@@ -163,7 +156,7 @@ fn spans(problem: &Problem, blocks: &[Block]) -> Vec<Range<usize>> {
     let whole_groups = |start: usize| {
         [problem.b, problem.c]
             .into_iter()
-            .filter_map(per_frame)
+            .filter_map(Projection::groups)
             .all(|groups| groups == 1 || start.is_multiple_of(problem.dim / groups))
     };
     let mut spans = Vec::new();
@@ -360,7 +353,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Call<'_, T, F> {
 
     /// Whether several spans add to the same rows of the gradient of b or c.
     fn shared(&self, projection: Projection) -> bool {
-        self.spans.len() > 1 && per_frame(projection) == Some(1)
+        self.spans.len() > 1 && projection.groups() == Some(1)
     }
 
     /// Rows of a chunk, from the sums of its spans.
@@ -411,7 +404,9 @@ impl<F: VectorField> Scratch<F> {
     fn new(isa: F::Isa, problem: &Problem, together: usize) -> Self {
         let (row, chunk) = (problem.state * F::COMPONENTS, problem.chunk().min(problem.seq));
         let zeros = |len| vec![F::zero(isa).re().vector; len];
-        let rows = |projection| vec![F::Element::default(); per_frame(projection).map_or(0, |_| row * chunk)];
+        let rows = |projection: Projection| {
+            vec![F::Element::default(); projection.groups().map_or(0, |_| row * chunk)]
+        };
         Self {
             delta: zeros(chunk),
             x: zeros(chunk),
@@ -571,8 +566,8 @@ impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Chunk<'_, 
                 self.walk(block, true);
             }
             self.store(block);
-            let last_of = |projection| {
-                per_frame(projection).filter(|&groups| {
+            let last_of = |projection: Projection| {
+                projection.groups().filter(|&groups| {
                     let next = blocks.get(i + 1).map(|next| group(problem, groups, *next));
                     next != Some(group(problem, groups, block))
                 })

@@ -20,10 +20,7 @@ pub struct Block {
 
 /// All blocks of a problem, for registers of `lanes`.
 pub fn blocks(problem: &Problem, lanes: usize) -> Vec<Block> {
-    let per_group = |projection| match projection {
-        Projection::PerFrame { groups } => problem.dim / groups,
-        Projection::Constant => problem.dim,
-    };
+    let per_group = |projection: Projection| problem.dim / projection.groups().unwrap_or(1);
     let (b, c) = (per_group(problem.b), per_group(problem.c));
     let mut blocks: Vec<Block> = Vec::new();
     let mut start = 0;
