@@ -144,7 +144,10 @@ __device__ __forceinline__ u64 block_index() { return (u64)blockIdx.y * gridDim.
 template <typename Index>
 __device__ __forceinline__ Index take(Index& index, Index by) {
   Index quotient = 0, rest = index;
-  if (index >= by) {
+  if (by == 1) {
+    quotient = index;
+    rest = 0;
+  } else if (index >= by) {
     quotient = index / by;
     rest = index - quotient * by;
   }

@@ -87,8 +87,9 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
 }
 
 #if PIPELINED
-// Walks a whole tile, unrolled, so that each quad finds its operands and coefficients ready.
-__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
+// Walks a whole tile, unrolled, so that each quad finds its operands and coefficients ready; where ENDS_EARLY, without the last group
+// if it has none of the `rows`.
+__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, [[maybe_unused]] int rows) {
   Quad operands;
   QuadCoefficients k;
   Real ahead[4], last[GROUP];
@@ -97,8 +98,13 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
   fetch_projections(tile, thread, 0, 0, operands);
   discretize_quad(thread, ahead, operands, k);
   fetch_deltas<true>(tile, thread, 1, ahead);
+  int end = TILE;
 #pragma unroll
   for (int r = 0; r < TILE; r += GROUP) {
+    if (ENDS_EARLY && r == TILE - GROUP && rows <= r) {
+      end = r;
+      break;
+    }
     Real y[GROUP];
 #pragma unroll
     for (int p = 0; p < GROUP; p += 4) {
@@ -125,10 +131,10 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) {
 #pragma unroll
     for (int g = 0; g < GROUP; g++) last[g] = y[g];
   }
-  sum_lanes(tile.x[thread.row] + TILE - GROUP, thread.lane, last);
+  sum_lanes(tile.x[thread.row] + end - GROUP, thread.lane, last);
 }
 #else
-__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread) { walk_groups<true>(tile, thread, TILE); }
+__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) { walk_groups<true>(tile, thread, rows); }
 #endif
 #endif
 
@@ -149,7 +155,7 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
   }
 #else
   if (whole) {
-    walk_tile(tile, thread);
+    walk_tile(tile, thread, rows);
   } else {
     walk_groups<false>(tile, thread, rows);
   }

@@ -20,6 +20,8 @@ const REGISTER_BYTES: usize = 4;
 
 /// Tiles that a chunk has at least where one of them comes to be walked between two others, as `bring` of forward.cu wants them.
 const WHOLE_TILES_FROM: usize = 3;
+/// Tiles of a row up to which it is asked whether the last has its last group of frames.
+const ENDS_EARLY_UP_TO: usize = 4;
 
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing.
@@ -116,6 +118,7 @@ impl<'a> Configurations<'a> {
         vector_states: 1,
         summary: false,
         pipelined: false,
+        ends_early: false,
         joins: false,
         whole_tiles: false,
         several_passes: false,
@@ -247,7 +250,7 @@ impl<'a> Configurations<'a> {
         let walking = self.walking(Program::Forward);
         // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
         // over time there are too few elements for that: every thread has a unit.
-        let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
+        let Layout { lanes, channels, warps, tile, time_lanes, rounds, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
         Configuration {
@@ -257,6 +260,10 @@ impl<'a> Configurations<'a> {
             // rounds they come from shared memory in packs anyway.
             vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy_walk_forward(self.problem),
+            // To ask costs a hundredth of every tile.
+            ends_early: chunks == 1
+                && self.problem.seq <= ENDS_EARLY_UP_TO * tile
+                && (tile * 3 / 4..=tile - lanes.max(4)).contains(&(self.problem.seq % tile)),
             finds_marks: self.problem.seq_idx && finds_marks(chunks),
             joins: (2..=MOST_JOINED).contains(&chunks),
             // Elements that are read once more, to be finished, have half of all conditions: without them a walk takes 1 to
