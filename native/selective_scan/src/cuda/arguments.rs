@@ -99,10 +99,7 @@ pub(super) struct Arguments {
 
 impl Arguments {
     pub(super) fn of(problem: &Problem, inputs: &Inputs<CUdeviceptr>) -> Self {
-        let groups = |projection| match projection {
-            Projection::PerFrame { groups } => groups as i64,
-            Projection::Constant => 1,
-        };
+        let groups = |projection: Projection| projection.groups().unwrap_or(1) as i64;
         let [limit_min, limit_max] = problem.dt_limit.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
         Self {
             x: inputs.x,

@@ -130,7 +130,7 @@ impl BackwardKernels<Kernel> {
         };
         launcher.launch("backward", self.backward, blocks, &arguments)?;
 
-        let varying: Vec<_> = [problem.b, problem.c].into_iter().filter_map(groups).collect();
+        let varying: Vec<_> = [problem.b, problem.c].into_iter().filter_map(Projection::groups).collect();
         let rows = problem.batch * plan.segments * piece.frames;
         let components = plan.layout.slots() * problem.components();
         let packs = rows * varying.iter().sum::<usize>() * components / self.vector;
@@ -220,14 +220,6 @@ fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
     }
 }
 
-/// Groups of a projection that varies with the frame.
-fn groups(projection: Projection) -> Option<usize> {
-    match projection {
-        Projection::PerFrame { groups } => Some(groups),
-        Projection::Constant => None,
-    }
-}
-
 /// What lies in the workspace, beside what the arguments say.
 pub(super) struct Workplace {
     packings: [Packing; 2],
@@ -281,7 +273,7 @@ pub(super) fn lay_out_backward(
     let between = if sizes.directions > 1 { frames * problem.state * sizes.state } else { 0 };
     let constants = problem.dim * problem.state * sizes.state;
     // The parts and the sums of a projection that varies, and those of one that is constant.
-    let mut sums = |projection, gradient| match groups(projection) {
+    let mut sums = |projection: Projection, gradient| match projection.groups() {
         Some(groups) => {
             let parts = at.take(rows * contributions * slots * sizes.state);
             [parts, sizes.sums(gradient, groups * between, at), 0, 0]

@@ -79,11 +79,9 @@ impl Maps {
         let sequence = |what, address, swizzle| {
             map(what, address, [dim, seq, batch], [layout.channels, layout.tile, 1], swizzle)
         };
-        let projection = |what, address, projection| {
-            let groups = match projection {
-                Projection::PerFrame { groups } => groups,
-                Projection::Constant => 1,
-            };
+        let projection = |what, address, projection: Projection| {
+            // None is constant where tiles are copied.
+            let groups = projection.groups().unwrap_or(1);
             let tile = [layout.slots(), 1, layout.tile, 1];
             map(what, address, [state, groups, seq, batch], tile, CU_TENSOR_MAP_SWIZZLE_NONE)
         };

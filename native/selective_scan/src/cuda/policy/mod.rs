@@ -115,10 +115,7 @@ const fn gcd(a: usize, b: usize) -> usize {
 }
 
 fn channels_per_group(problem: &Problem, projection: Projection) -> usize {
-    match projection {
-        Projection::PerFrame { groups } => problem.dim / groups,
-        Projection::Constant => problem.dim,
-    }
+    problem.dim / projection.groups().unwrap_or(1)
 }
 
 fn unit(problem: &Problem) -> usize {
