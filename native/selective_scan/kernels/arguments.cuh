@@ -80,6 +80,7 @@ struct Arguments {
   i64 piece_frames;         // backward pass covers
   i64 parts_row;            // reals from a row's sums in db_parts and dc_parts to the next row's
   i64 parts_segment;        // the same of segments
+  i64 sharers;              // threads of reduce.cu that share the parts of a pack: 1, or SHARERS_OF_MANY
   i64 first_state;
   i64 chunk;
   i64 chunks;

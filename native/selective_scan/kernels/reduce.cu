@@ -6,8 +6,8 @@
 #include "arguments.cuh"
 
 #define THREADS 256
-// Parts that a thread has on their way from memory at a time: each time costs the latency. Where there are more, so many threads
-// share the parts of a pack.
+// Parts that a thread has on their way from memory at a time: each time costs the latency. Where there are more, the host lets so
+// many threads share the parts of a pack.
 #define AT_ONCE 8
 #define SHARERS_OF_MANY 4
 // Columns of parameters of a block, and slices of rows.
@@ -58,18 +58,14 @@ __device__ __forceinline__ bool find_components(const Arguments& args, Component
   return true;
 }
 
-// Packs of a piece: those of B, and all; and the threads that share the parts of each.
+// Packs of a piece: those of B, and all.
 struct Packs {
   i64 of_b, all;
-  int sharers;
 
   __device__ __forceinline__ explicit Packs(const Arguments& args) {
     const i64 rows = args.batch * args.segments * args.piece_frames * PACKS;
     of_b = args.db_parts ? rows * args.groups_b : 0;
     all = of_b + (args.dc_parts ? rows * args.groups_c : 0);
-    const bool many_b = args.db_parts && parts_of(args, args.groups_b) > AT_ONCE;
-    const bool many_c = args.dc_parts && parts_of(args, args.groups_c) > AT_ONCE;
-    sharers = many_b || many_c ? SHARERS_OF_MANY : 1;
   }
 };
 
@@ -102,7 +98,7 @@ __device__ __forceinline__ Pack sum_parts(const Real* parts, int count) {
 // Sums over the blocks of channels of each group. The components of C come after those of B. Who shares a pack are threads of a
 // warp, as far apart as it has packs.
 __device__ __forceinline__ void reduce_projections(const Arguments& args, i64 block, const Packs& packs) {
-  const bool shared = packs.sharers > 1;
+  const bool shared = args.sharers > 1;
   const int apart = shared ? 32 / SHARERS_OF_MANY : 32, lane = threadIdx.x % 32;
   const int sharer = shared ? lane / (32 / SHARERS_OF_MANY) : 0;
   i64 index = (block * (THREADS / 32) + threadIdx.x / 32) * apart + (lane & (apart - 1));
@@ -228,7 +224,7 @@ __device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 blo
 extern "C" __global__ void __launch_bounds__(THREADS, 4) scan_reduce(const Arguments args) {
   let_next_begin();
   const Packs packs(args);
-  const i64 block = block_index(), threads = packs.all * packs.sharers, blocks = (threads + THREADS - 1) / THREADS;
+  const i64 block = block_index(), threads = packs.all * args.sharers, blocks = (threads + THREADS - 1) / THREADS;
   if (block < blocks) {
     reduce_projections(args, block, packs);
   } else if (args.piece_first == 0 || !args.sums_go_on) {

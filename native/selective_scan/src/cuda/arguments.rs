@@ -77,6 +77,7 @@ pub(super) struct Arguments {
     pub(super) piece_frames: i64,
     pub(super) parts_row: i64,
     pub(super) parts_segment: i64,
+    pub(super) sharers: i64,
     pub(super) first_state: i64,
     pub(super) chunk: i64,
     pub(super) chunks: i64,

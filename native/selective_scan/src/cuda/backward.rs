@@ -145,6 +145,7 @@ impl BackwardKernels<Kernel> {
         let parameters = 1 + others.into_iter().filter(|&parts| parts != 0).count();
         let columns = (problem.dim * components).div_ceil(COLUMNS);
         let with_parameters = piece.first == 0 || arguments.sums_go_on == 0;
+        arguments.sharers = sharers as i64;
         let of_projections = (packs * sharers).div_ceil(REDUCE_THREADS as usize);
         match of_projections + if with_parameters { parameters * columns } else { 0 } {
             0 => Ok(()),
