@@ -3,7 +3,8 @@
 // A block has CHANNELS neighbouring channels of one batch row. LANES threads hold STATES states each of a channel, so
 // that a pass covers SLOTS = LANES · STATES states.
 //
-// A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY, USE_Z before it includes this.
+// A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY, USE_Z before it includes this, and by ONE_PASS whether it
+// takes it that there are no others than this pass.
 
 #define THREADS (WARPS * 32)
 // Reals of the states of a thread.
@@ -35,45 +36,82 @@ __device__ __forceinline__ u8 mark_in_warp(int index, int& last_index) {
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of whole warps");
 static_assert((LANES & (LANES - 1)) == 0 && LANES <= 32, "a channel lies within a warp");
 
-// Which rows and channels a block works on.
+// What one pass alone is: the first, of all states, in the only direction.
+__device__ __forceinline__ i64 first_state(const Arguments& args) { return ONE_PASS ? 0 : args.first_state; }
+__device__ __forceinline__ bool write_final(const Arguments& args) { return ONE_PASS || args.write_final; }
+
+// Which rows and channels a block works on; CUT: and which of several parts of a row; GROUPED: and which groups of b and c, of which
+// one has several. Without these there is nothing to divide: what a block finds before it reads is a tenth of a short pass.
 struct Place {
-  i64 row, chunk, channel0, unit;
-  i64 group_b, group_c;  // of b and of c
+  i64 row, channel0;
+#if CUT
+  i64 chunk;
+#else
+  static constexpr i64 chunk = 0;
+#endif
+  i64 group_b, group_c;
   int channels;
 };
 
+#if GROUPED
 // The group, out of `groups`, that a unit of channels lies in: the unit itself, unless those of the other projection are
-// smaller. Divisions would be half of all that a block does before it reads.
+// smaller.
 __device__ __forceinline__ u32 group_of(const Arguments& args, u32 unit, i64 groups) {
   if (groups == args.units) return unit;
   return groups > 1 ? unit / ((u32)args.units / (u32)groups) : 0;
 }
+#endif
 
 // `index`: the block's among those of all channels.
 __device__ __forceinline__ void set_channels(Place& place, const Arguments& args, u32 index) {
+#if GROUPED
   const i64 first = (i64)take(index, (u32)args.blocks_per_unit) * CHANNELS, left = args.unit - first;
-  place.unit = index;
-  place.channel0 = place.unit * args.unit + first;
-  place.channels = left < CHANNELS ? (int)left : CHANNELS;
+  place.channel0 = index * args.unit + first;
   place.group_b = group_of(args, index, args.groups_b);
   place.group_c = group_of(args, index, args.groups_c);
+#else
+  place.channel0 = (i64)index * CHANNELS;
+  place.group_b = place.group_c = 0;
+  const i64 left = args.dim - place.channel0;
+#endif
+  place.channels = left < CHANNELS ? (int)left : CHANNELS;
+}
+
+// Blocks of all channels.
+__device__ __forceinline__ u32 blocks_of_channels(const Arguments& args) {
+  return (u32)(GROUPED ? args.units * args.blocks_per_unit : args.blocks_per_unit);
+}
+
+// The block's number among those of all channels, and that of its part of the row.
+__device__ __forceinline__ u32 take_channels([[maybe_unused]] const Arguments& args, u32& part) {
+#if CUT
+  part = blockIdx.x;
+  return take(part, blocks_of_channels(args));
+#else
+  part = 0;
+  return blockIdx.x;
+#endif
 }
 
 // Of the grid's rows, which are those of the batch. Neighbouring blocks are neighbours in channels: they share b and c in
 // the cache.
 __device__ __forceinline__ Place find_place(const Arguments& args) {
   Place place;
-  u32 index = blockIdx.x;
-  const u32 of_channels = take(index, (u32)(args.units * args.blocks_per_unit));
-  place.chunk = index;
+  u32 part;
+  const u32 of_channels = take_channels(args, part);
+#if CUT
+  place.chunk = part;
+#endif
   place.row = row_of_block();
   set_channels(place, args, of_channels);
   return place;
 }
 
+// A chunk's first frame, and the one after its last.
 __device__ __forceinline__ i64 chunk_begin(const Arguments& args, const Place& place) { return place.chunk * args.chunk; }
 __device__ __forceinline__ i64 chunk_end(const Arguments& args, const Place& place) {
-  i64 end = chunk_begin(args, place) + args.chunk;
+  if (!CUT) return args.seq;
+  const i64 end = chunk_begin(args, place) + args.chunk;
   return end < args.seq ? end : args.seq;
 }
 
@@ -110,7 +148,7 @@ constexpr int PACK = sizeof(State) <= 4 && STATES % 4 == 0 ? 4 : sizeof(State) <
 __device__ __forceinline__ int slot_of(int lane, int s) { return (s / PACK) * (LANES * PACK) + lane * PACK + s % PACK; }
 
 __device__ __forceinline__ int states_here(const Arguments& args) {
-  i64 left = args.state - args.first_state;
+  i64 left = args.state - first_state(args);
   return left < PASS_SLOTS ? (int)left : PASS_SLOTS;
 }
 
@@ -298,7 +336,8 @@ struct Words<16> {
   typedef uint4 Type;
 };
 
-// Loads a pack. ONCE, here and below: nobody accesses this soon again, so that the cache gives it up first (.cs of PTX).
+// Loads a pack. ONCE, here and below: nobody accesses this soon again, so that the cache gives it up first (.cs of PTX). That is
+// measured: of what a chunk of several tiles has read, it reads some again.
 template <bool ONCE, typename Loaded>
 __device__ __forceinline__ Loaded load_pack(const Loaded* global) {
   if constexpr (!ONCE) return *global;

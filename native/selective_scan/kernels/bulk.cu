@@ -18,6 +18,9 @@
 #define USE_C 1
 #define USE_DY 0
 #define USE_Z 0
+// Short rows gain 5% by a shorter start; for long ones the compiler then orders the loop over tiles in another way, which takes 1%
+// longer (H200).
+#define ONE_PASS (!SEVERAL_PASSES && TILE < 32)
 
 #include "number.cuh"
 #include "discretize.cuh"
@@ -37,14 +40,15 @@ static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !HAS_D && !HAS_Z &
                   !LIMIT && ROUNDS == 1 && !SUMMARY,
               "elements need nothing but the scan");
 
-// As the engine copies it.
+// As the engine copies it, each tensor's part at a multiple of 128 bytes.
 struct Tile {
   Real delta[TILE][CHANNELS], x[TILE][CHANNELS], b[TILE][SLOTS], c[TILE][SLOTS];
 };
+static_assert(TILE % 4 == 0, "a tile is made of quads");
 // Frame by frame, but in frame r the place of the pack of four channels p is p ^ r % 8, as the engine has it where it swizzles in
 // 128 bytes: so the lanes of a channel, which write different frames, find different banks.
 struct Outputs {
-  Real y[TILE][CHANNELS];
+  Real y[(TILE + 7) / 8 * 8][CHANNELS];
 };
 
 // Where the channel of a thread lies in a tile. Those of a warp are two packs, half a frame apart: then no two packs of
@@ -62,7 +66,7 @@ typedef Real Pairs[STATES][2];
 
 struct Shared {
   Tile tiles[STAGES];
-  Outputs outputs[STAGES];
+  alignas(1024) Outputs outputs[STAGES];  // what their places are swizzled by repeats after so many bytes
   Pairs pairs[THREADS];  // each of its thread alone
 #if SEQ_IDX
   alignas(4) u8 marks[STAGES][WARPS][TILE];  // of each tile, once for every warp that walks
@@ -70,7 +74,7 @@ struct Shared {
   Barrier brought[STAGES], walked[STAGES];
   Place place;  // of the block: the walk needs the registers
 };
-static_assert(sizeof(Tile) % 1024 == 0 && sizeof(Outputs) % 1024 == 0, "outputs lie as they are swizzled");
+static_assert(sizeof(Outputs) % 1024 == 0, "outputs lie as they are swizzled");
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 
 // One of `COUNT` places in turn, and how often, modulo 2, all have been gone through.
@@ -154,8 +158,8 @@ __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const
     const int frame = frames.begin + number * TILE, channel = (int)place.channel0, row = (int)place.row;
     bring(tile.delta, maps.dt, channel, frame, row, barrier);
     bring(tile.x, maps.x, channel, frame, row, barrier);
-    bring(tile.b, maps.b, (int)args.first_state, (int)place.group_b, frame, row, barrier);
-    bring(tile.c, maps.c, (int)args.first_state, (int)place.group_c, frame, row, barrier);
+    bring(tile.b, maps.b, (int)first_state(args), (int)place.group_b, frame, row, barrier);
+    bring(tile.c, maps.c, (int)first_state(args), (int)place.group_c, frame, row, barrier);
   }
 #if SEQ_IDX
   marks.store(shared.marks[stage]);

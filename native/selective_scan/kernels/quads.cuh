@@ -127,7 +127,7 @@ __device__ __forceinline__ int states_of_round(const Thread& thread, const Argum
 // Takes up a round's parameters; whether all of its rates are finite.
 __device__ __forceinline__ bool take_parameters(Thread& thread, const Arguments& args, int round) {
   const int count = states_of_round(thread, args, round);
-  const i64 parameters = thread.channel * args.state + args.first_state + round * SLOTS;
+  const i64 parameters = thread.channel * args.state + first_state(args) + round * SLOTS;
   State a[STATES];
   load_states(a, args.a + parameters, count, thread.lane);
 #if B_CONSTANT
@@ -218,8 +218,8 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   if (!JOINS && place.chunk > 0) {
     const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
     before = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
-  } else if (args.write_final && args.initial_state) {
-    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+  } else if (write_final(args) && args.initial_state) {
+    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
   }
 #endif
   bool finite = true;
@@ -253,7 +253,7 @@ struct Kept {
 __device__ __forceinline__ void keep(Thread& thread, const Arguments& args, const Place& place, Kept& kept) {
   find_thread(thread, place);
   const i64 number = place.row * args.checkpoint_count + kept.number;
-  const i64 first = (number * args.dim + thread.channel) * args.state + args.first_state;
+  const i64 first = (number * args.dim + thread.channel) * args.state + first_state(args);
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
 #if ROUNDS > 1
@@ -285,8 +285,8 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
     store_states<PACK>(thread.product, args.decays + boundary * PASS_SLOTS + first, SLOTS, thread.lane);
 #endif
 #else
-    if (args.write_final && args.final_state && place.chunk == args.chunks - 1) {
-      State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+    if (write_final(args) && args.final_state && (!CUT || place.chunk == args.chunks - 1)) {
+      State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
       store_states(thread.h, after + first, states_of_round(thread, args, round), thread.lane);
     }
 #endif

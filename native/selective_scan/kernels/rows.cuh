@@ -139,7 +139,7 @@ __device__ __forceinline__ Sequence::Cursor sequence_at(const Arguments& args, c
 template <typename U>
 __device__ __forceinline__ typename U::Cursor projection_at(const Arguments& args, const Place& place, i64 groups, i64 group,
                                                             i64 i0) {
-  const i64 first = ((place.row * args.seq + frame(args, i0)) * groups + group) * args.state + args.first_state;
+  const i64 first = ((place.row * args.seq + frame(args, i0)) * groups + group) * args.state + first_state(args);
   const i64 stride = groups * args.state * COMPONENTS;
   return {first * COMPONENTS, args.reverse ? -stride : stride, states_here(args) * COMPONENTS};
 }

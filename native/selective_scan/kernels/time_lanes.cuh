@@ -45,7 +45,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   const bool active = column < place.channels;
   thread.channel = place.channel0 + (active ? column : 0);
   thread.count = active ? states_here(args) : 0;
-  const i64 parameters = thread.channel * args.state + args.first_state;
+  const i64 parameters = thread.channel * args.state + first_state(args);
   State a[STATES];
   load_states(a, args.a + parameters, thread.count, thread.lane);
 #if B_CONSTANT
@@ -55,8 +55,8 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   load_constant(thread.c, args.c + parameters * COMPONENTS, thread.count, thread.lane);
 #endif
   const State* before = nullptr;
-  if (args.write_final && args.initial_state && thread.time_lane == 0) {
-    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+  if (write_final(args) && args.initial_state && thread.time_lane == 0) {
+    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
   }
   load_states(thread.h, before, thread.count, thread.lane);
 #pragma unroll
@@ -187,7 +187,7 @@ __device__ __forceinline__ void keep(const State (&h)[STATES], const Thread& thr
   const u32 interval = (u32)args.checkpoint_interval;
   if (i % interval != 0) return;
   const i64 number = place.row * args.checkpoint_count + i / interval;
-  State* checkpoint = args.checkpoints + (number * args.dim + thread.channel) * args.state + args.first_state;
+  State* checkpoint = args.checkpoints + (number * args.dim + thread.channel) * args.state + first_state(args);
   store_states(h, checkpoint, thread.count, thread.lane);
 }
 
@@ -230,7 +230,7 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
 }
 
 __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
-  if (!args.write_final || !args.final_state || thread.time_lane != 0) return;
-  State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + args.first_state;
+  if (!write_final(args) || !args.final_state || thread.time_lane != 0) return;
+  State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
   store_states(thread.h, after, thread.count, thread.lane);
 }

@@ -97,6 +97,8 @@ fn tiles_are_copied_by_devices_that_can() {
         halves(&plain),
         problem(8, 1024, 512, 16),
         problem(1, 65536, 1024, 16),
+        // Short rows, where there are many.
+        problem(32, 60, 512, 16),
     ] {
         assert!(copies_tiles(&h200, &problem), "{problem:?}");
     }
@@ -109,7 +111,9 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { state: 14, ..plain.clone() },
         Problem { dim: 1534, ..plain.clone() },
         halves(&Problem { dim: 1544, ..plain.clone() }),
-        problem(32, 60, 512, 16),
+        problem(8, 60, 512, 16),
+        Problem { seq_idx: true, ..problem(32, 60, 512, 16) },
+        problem(32, 60, 512, 64),
     ] {
         assert!(!copies_tiles(&h200, &problem), "{problem:?}");
     }

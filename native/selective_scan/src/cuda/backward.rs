@@ -61,7 +61,7 @@ impl BackwardKernels<Wanted> {
         let reduce = configurations.reduce();
         let of_reduce = |name| Wanted { configuration: reduce, name, threads: REDUCE_THREADS };
         Self {
-            backward: Wanted::walking(configurations.backward(plan.chunks, plan.tiles()), c"scan_backward"),
+            backward: Wanted::walking(configurations.backward(plan), c"scan_backward"),
             reduce: of_reduce(c"scan_reduce"),
             vector: reduce.vector,
             round_constants: of_reduce(c"scan_round_constants"),

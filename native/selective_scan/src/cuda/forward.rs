@@ -7,14 +7,14 @@ use super::device::Device;
 use super::launch::{
     Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, Configurations, ForwardPlan, Properties};
+use super::policy::{Alignment, Configurations, ForwardPlan, Layout, Properties};
 use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels<K> {
     forward: K,
-    /// Whether that is scan_bulk.
-    bulk: bool,
+    /// The layout of that, if it is scan_bulk.
+    bulk: Option<Layout>,
     marks: Option<K>,
     boundaries: Option<Boundaries<K>>,
 }
@@ -26,13 +26,14 @@ impl ForwardKernels<Wanted> {
         plan: &ForwardPlan,
         alignment: Alignment,
     ) -> Self {
-        let configurations = Configurations::new(problem, plan.layout, plan.units, alignment, *properties);
+        let of = |layout| Configurations::new(problem, layout, plan.units, alignment, *properties);
+        let configurations = of(plan.layout);
         let forward = configurations.forward(plan.chunks);
-        let bulk = plan.bulk && configurations.aligned_for_bulk();
+        let bulk = plan.bulk_layout().filter(|_| configurations.aligned_for_bulk());
         Self {
             forward: match bulk {
-                true => Wanted::walking(configurations.bulk(plan.chunks), c"scan_bulk"),
-                false => Wanted::walking(forward, c"scan_forward"),
+                Some(layout) => Wanted::walking(of(layout).bulk(plan.chunks), c"scan_bulk"),
+                None => Wanted::walking(forward, c"scan_forward"),
             },
             bulk,
             marks: Wanted::marks(&configurations, plan.chunks),
@@ -102,7 +103,7 @@ impl Device {
         arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
-        let maps = kernels.bulk.then(|| Maps::of(problem, &plan.layout, &inputs, outputs.y)).transpose()?;
+        let maps = kernels.bulk.map(|layout| Maps::of(problem, &layout, &inputs, outputs.y)).transpose()?;
 
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;

@@ -17,6 +17,7 @@ pub fn copied_tiles(quick: bool) {
     let initial_state = |problem| Problem { initial_state: true, ..problem };
     let packed = |problem| Problem { seq_idx: true, ..problem };
     let problems = [
+        initial_state(problem(7, 50, 960, 16)),
         problem(30, 128, 128, 16),
         problem(4, 129, 960, 16),
         initial_state(problem(4, 197, 960, 16)),
@@ -32,6 +33,10 @@ pub fn copied_tiles(quick: bool) {
         Problem { method: Method::Rk4, ..problem(4, 140, 1000, 16) },
         packed(problem(1, 1500, 1664, 16)),
         packed(problem(1, 3800, 1024, 16)),
+        // Short rows: three whole tiles, a last one that is walked whole, as in the first problem, and one that is not.
+        problem(13, 60, 512, 16),
+        problem(8, 33, 840, 12),
+        grouped(2, 4, problem(7, 64, 1024, 16)),
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 1664, 16)),
         initial_state(problem(1, 3800, 1024, 16)),
@@ -40,12 +45,12 @@ pub fn copied_tiles(quick: bool) {
     // Which devices can is said without one (cuda_kernels.rs).
     let copied = problems.iter().filter(|problem| copies_tiles(&device().properties(), problem));
     assert!([0, problems.len()].contains(&copied.count()));
-    let some = if quick { 5 } else { problems.len() };
+    let some = if quick { 6 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
     });
     // Channels that forget at once, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
-    for problem in [problem(4, 157, 960, 16), packed(problem(7, 157, 960, 16))] {
+    for problem in [problem(4, 157, 960, 16), problem(7, 50, 960, 16), packed(problem(7, 157, 960, 16))] {
         let mut case = random::case(problem, 1);
         case.inputs.a[..4 * 16 * 4].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(4 * 16));
         check_forward(&case, &case.forward(forward)).unwrap();

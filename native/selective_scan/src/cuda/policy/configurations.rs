@@ -1,8 +1,8 @@
 //! What the kernels of a plan are compiled for.
 
 use super::backward::{
-    BACKWARD_TILE, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back, is_light_walk_back,
-    sequence_bytes, summary_bytes,
+    BACKWARD_TILE, BackwardPlan, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back,
+    is_light_walk_back, sequence_bytes, summary_bytes,
 };
 use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes};
 use super::{
@@ -119,6 +119,8 @@ impl<'a> Configurations<'a> {
         summary: false,
         pipelined: false,
         ends_early: false,
+        cut: false,
+        grouped: false,
         joins: false,
         whole_tiles: false,
         several_passes: false,
@@ -199,6 +201,7 @@ impl<'a> Configurations<'a> {
             softplus: p.dt_softplus,
             limit: p.dt_limit.is_some(),
             seq_idx: p.seq_idx,
+            grouped: self.unit < p.dim,
             has_z: p.z,
             layout: self.layout,
             vector: vector(size, self.alignment.sequences, &[self.layout.channels, self.unit]),
@@ -228,6 +231,7 @@ impl<'a> Configurations<'a> {
         let most = if self.problem.dt_bias && self.problem.element.size() == 2 { 2 } else { forward.vector };
         Configuration {
             summary: true,
+            cut: true,
             whole_tiles: false,
             vector: forward.vector.min(most),
             has_d: false,
@@ -265,6 +269,7 @@ impl<'a> Configurations<'a> {
                 && self.problem.seq <= ENDS_EARLY_UP_TO * tile
                 && (tile * 3 / 4..=tile - lanes.max(4)).contains(&(self.problem.seq % tile)),
             finds_marks: self.problem.seq_idx && finds_marks(chunks),
+            cut: chunks > 1,
             joins: (2..=MOST_JOINED).contains(&chunks),
             // Elements that are read once more, to be finished, have half of all conditions: without them a walk takes 1 to
             // 8% less. A plain one takes 1% more (H200).
@@ -290,7 +295,8 @@ impl<'a> Configurations<'a> {
             vector: 1,
             vector_b: 1,
             vector_c: 1,
-            shared_bytes: bulk_bytes(self.problem),
+            ends_early: false,
+            shared_bytes: bulk_bytes(self.problem, self.layout.tile),
             ..self.walking_forward(chunks)
         })
     }
@@ -318,6 +324,7 @@ impl<'a> Configurations<'a> {
         let warps = WARPS_OF_ADJOINTS / state_words(self.problem);
         self.that_fit(Configuration {
             summary: true,
+            cut: true,
             b_constant: true,
             vector_b: 1,
             layout: Layout { orders: 1, ..self.layout },
@@ -328,12 +335,14 @@ impl<'a> Configurations<'a> {
         })
     }
 
-    /// backward.cu, for so many chunks of so many tiles.
-    pub fn backward(&self, chunks: usize, tiles: usize) -> Configuration {
+    /// backward.cu, as it is planned.
+    pub fn backward(&self, plan: &BackwardPlan) -> Configuration {
+        let tiles = plan.tiles();
         self.that_fit(Configuration {
             has_d: self.problem.d,
             tiles,
-            finds_marks: self.problem.seq_idx && finds_marks(chunks),
+            cut: plan.segments > 1,
+            finds_marks: self.problem.seq_idx && finds_marks(plan.chunks),
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
             ..self.walking_back()
         })

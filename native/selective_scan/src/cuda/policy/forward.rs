@@ -3,8 +3,8 @@
 use super::backward::checkpoint_interval;
 use super::configurations::threads_wanted;
 use super::{
-    Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, is_constant, is_heavy_walk_forward,
-    real_bytes, state_words, states_for, unit, varying,
+    Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, has_several_passes, is_constant,
+    is_heavy_walk_forward, real_bytes, state_words, states_for, unit, varying,
 };
 use crate::cuda::compile::Program;
 use crate::{ElementType, Problem};
@@ -34,20 +34,25 @@ const SHORTEST_CHUNK: usize = 80;
 const SHORTEST_TO_CUT: usize = 192;
 /// The place of a block, in its shared memory.
 const PLACE_BYTES: usize = 64;
-/// What bulk.cu is written for: lanes a channel of so many states, channels a block, frames a tile; tiles in shared memory, and
-/// as many of outputs.
+/// What bulk.cu is written for: lanes a channel of so many states, channels a block, and frames a tile, where rows are long; tiles
+/// in shared memory, and as many of outputs.
 const BULK_LANES: usize = 4;
 const BULK_STATES: usize = 4;
 const BULK_CHANNELS: usize = 32;
 const BULK_WARPS: usize = BULK_LANES * BULK_CHANNELS / 32;
 const BULK_TILE: usize = 32;
 const BULK_STAGES: usize = 3;
-/// Frames of a chunk from which on it is the faster: a block takes longer to begin.
+/// Frames of a chunk from which on it is the faster, and of a row of one chunk; the frames that tiles of a row may have that is
+/// shorter than that chunk.
 const BULK_FRAMES: usize = 128;
+const BULK_FRAMES_OF_ROW: usize = 16;
+const BULK_TILES_OF_SHORT_ROWS: [usize; 5] = [32, 28, 24, 20, 16];
 /// Blocks that a multiprocessor should have room for, or tiles through registers are faster.
 const BULK_BLOCKS: usize = 3;
 /// Its barriers, of 8 bytes each.
 const BULK_BARRIERS: usize = 2 * BULK_STAGES;
+/// What the places of outputs, as it swizzles them, repeat after, in bytes.
+const SWIZZLED_BYTES: usize = 1024;
 /// What the engine that copies tiles wants the rows of a tensor to be a multiple of, in bytes, and a tensor to be aligned to.
 pub(super) const BULK_ALIGNMENT: usize = 16;
 
@@ -64,8 +69,15 @@ pub struct ForwardPlan {
     pub chunks: usize,
     /// Frames from one state to the next that is kept for the backward pass.
     pub checkpoint_interval: usize,
-    /// Whether bulk.cu walks it, if the operands are aligned.
-    pub bulk: bool,
+    /// Frames of a tile of bulk.cu, which walks it if the operands are aligned.
+    pub bulk: Option<usize>,
+}
+
+impl ForwardPlan {
+    /// The layout of bulk.cu, if it may walk it.
+    pub(in crate::cuda) fn bulk_layout(&self) -> Option<Layout> {
+        self.bulk.map(|tile| Layout { tile, ..self.layout })
+    }
 }
 
 /// Frames of a row of rows.cuh: an odd number of 16 bytes.
@@ -96,13 +108,20 @@ pub(super) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
     2 * (sequences + projections.count() * projection + marks) + parked + PLACE_BYTES
 }
 
-/// Shared memory of bulk.cu.
-pub(super) fn bulk_bytes(problem: &Problem) -> usize {
+/// Shared memory of bulk.cu, with tiles of so many frames.
+pub(super) fn bulk_bytes(problem: &Problem, tile: usize) -> usize {
     let (frame, projections) = (BULK_CHANNELS * 4, 2 * BULK_LANES * BULK_STATES * 4);
-    let tile = BULK_TILE * (3 * frame + projections);
+    let inputs = (BULK_STAGES * tile * (2 * frame + projections)).next_multiple_of(SWIZZLED_BYTES);
+    let outputs = BULK_STAGES * (tile * frame).next_multiple_of(SWIZZLED_BYTES);
     let pairs = BULK_CHANNELS * 2 * BULK_LANES * BULK_STATES * 4;
-    let marks = if problem.seq_idx { BULK_STAGES * BULK_WARPS * BULK_TILE } else { 0 };
-    BULK_STAGES * tile + pairs + marks + BULK_BARRIERS * 8 + PLACE_BYTES
+    let marks = if problem.seq_idx { BULK_STAGES * BULK_WARPS * tile } else { 0 };
+    (inputs + outputs + pairs + marks + BULK_BARRIERS * 8 + PLACE_BYTES).next_multiple_of(SWIZZLED_BYTES)
+}
+
+/// Frames of a tile of a short row: the most of those that leave fewest beyond its end.
+fn bulk_tile_of(seq: usize) -> usize {
+    let tiles = BULK_TILES_OF_SHORT_ROWS.into_iter();
+    tiles.min_by_key(|&tile| seq.next_multiple_of(tile)).expect("there are some")
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
@@ -122,17 +141,33 @@ impl Properties {
             problem.d || problem.z || problem.dt_bias || problem.dt_softplus || problem.dt_limit.is_some();
         let rows_fit = |elements: usize| (elements * 4).is_multiple_of(BULK_ALIGNMENT);
         self.tensor_maps
-            && self.shared_per_multiprocessor / (bulk_bytes(problem) + RESERVED_SHARED) >= BULK_BLOCKS
+            && self.shared_per_multiprocessor / (bulk_bytes(problem, BULK_TILE) + RESERVED_SHARED) >= BULK_BLOCKS
             && problem.element == ElementType::F32
             && !problem.complex
             && !is_heavy_walk_forward(problem)
             && varying(problem) == 2
-            && problem.seq >= BULK_FRAMES
             && !(needs_more || problem.reverse || problem.bidirectional)
             && rows_fit(problem.state)
             && rows_fit(problem.dim)
             // Blocks of one group of channels do not share their last box with the next.
             && (unit(problem) == problem.dim || unit(problem).is_multiple_of(BULK_CHANNELS))
+    }
+
+    /// Frames of a tile of bulk.cu, where it is the faster for chunks of so many frames that are walked in this layout.
+    fn bulk_tile(&self, problem: &Problem, layout: &Layout, chunk: usize, interval: usize) -> Option<usize> {
+        let Layout { lanes, states, rounds, channels, tile, .. } = *layout;
+        let is_written_for =
+            (lanes, states, rounds) == (BULK_LANES, BULK_STATES, 1) && channels == BULK_CHANNELS;
+        if !(is_written_for && self.copies_tiles(problem)) {
+            return None;
+        }
+        if chunk >= BULK_FRAMES {
+            return (tile == BULK_TILE).then_some(BULK_TILE);
+        }
+        // Marks are found 32 frames at a time, and states are kept between tiles.
+        let takes_any_tile = !problem.seq_idx && chunk == problem.seq && interval >= problem.seq;
+        (takes_any_tile && !has_several_passes(problem, layout) && problem.seq >= BULK_FRAMES_OF_ROW)
+            .then(|| bulk_tile_of(problem.seq))
     }
 
     /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
@@ -158,7 +193,7 @@ impl Properties {
             lanes *= 2;
         }
         // Tiles that the device copies make up for few warps, but not for what several passes read again.
-        let alone = rounds == 1 && passes == 1 && self.copies_tiles(problem);
+        let alone = rounds == 1 && passes == 1 && problem.seq >= BULK_FRAMES && self.copies_tiles(problem);
         let enough = if alone { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
         while !fewest
             && lanes < 8
@@ -229,11 +264,13 @@ impl Properties {
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let interval = checkpoint_interval(problem);
         let in_rounds = || self.forward_keeping(problem, interval, MOST_ROUNDS);
-        if problem.state <= SLOTS_OF_ROUND || !self.copies_tiles(problem) {
+        if problem.state <= SLOTS_OF_ROUND || problem.seq < BULK_FRAMES || !self.copies_tiles(problem) {
             return in_rounds();
         }
         // Tiles that the device copies are walked once in a pass.
-        Some(self.forward_keeping(problem, interval, 1)).filter(|plan| plan.bulk).unwrap_or_else(in_rounds)
+        Some(self.forward_keeping(problem, interval, 1))
+            .filter(|plan| plan.bulk.is_some())
+            .unwrap_or_else(in_rounds)
     }
 
     /// Plans a forward pass that can keep states every `interval` frames, in passes of so many rounds at most.
@@ -250,7 +287,7 @@ impl Properties {
                 chunk: problem.seq,
                 chunks: 1,
                 checkpoint_interval: interval,
-                bulk: false,
+                bulk: None,
             };
         }
         let (mut layout, mut units) = self.forward_layout(problem, interval, false, most_rounds);
@@ -278,10 +315,7 @@ impl Properties {
             chunk,
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: interval,
-            bulk: self.copies_tiles(problem)
-                && chunk >= BULK_FRAMES
-                && (layout.lanes, layout.states, layout.rounds) == (BULK_LANES, BULK_STATES, 1)
-                && (layout.channels, layout.tile) == (BULK_CHANNELS, BULK_TILE),
+            bulk: self.bulk_tile(problem, &layout, chunk, interval),
         }
     }
 }
