@@ -120,6 +120,21 @@ fn tiles_are_copied_by_devices_that_can() {
 }
 
 #[test]
+fn tiles_of_short_rows_are_whole_quads_and_leave_few_frames_over() {
+    let h200 = device(90);
+    for seq in 1..128 {
+        let plan = h200.forward(&problem(64, seq, 512, 16));
+        let through_registers = seq < 16 || plan.checkpoint_interval < seq;
+        assert_eq!(plan.bulk.is_none(), through_registers, "{seq} frames: {plan:?}");
+        if let Some(tile) = plan.bulk {
+            assert!(tile.is_multiple_of(4) && (16..=32).contains(&tile), "{seq} frames: {plan:?}");
+            assert!(seq.next_multiple_of(tile) - seq < 16, "{seq} frames: {plan:?}");
+        }
+    }
+    assert_eq!(h200.forward(&problem(32, 60, 512, 16)).bulk, Some(20));
+}
+
+#[test]
 fn sequences_that_the_cache_has_no_room_for_go_past_it() {
     let streams = |device: &Properties, problem: &Problem| {
         let mut all = configurations(device, problem, Pass::Backward).into_iter();
