@@ -45,7 +45,7 @@
 #define USE_C 1
 #define USE_DY 1
 #define USE_Z 1
-// Not even if there are no others: a span back takes 854 clocks then, not 840 (H200).
+// Not even if there are no others: a span back of chunks of several tiles takes 854 clocks then, not 840 (H200).
 #define ONE_PASS 0
 
 #include "number.cuh"
@@ -258,7 +258,7 @@ __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& a
   const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
   const State* from = nullptr;
   i64 step = args.state;
-  if (course.end < args.seq) {
+  if (!ROW_IS_TILE && course.end < args.seq) {
     from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
     step = SLOTS;
   } else if (args.write_final && args.dfinal_state) {
@@ -273,7 +273,7 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
   const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
   State* to = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
   i64 step = SLOTS;
-  if (course.first == 0) {
+  if (ROW_IS_TILE || course.first == 0) {
     if (!(args.write_final && args.dinitial_state)) return;
     to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
     step = args.state;
@@ -287,7 +287,7 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
 }
 
 // The last tile that is walked, and the last of a chunk.
-__device__ __forceinline__ u32 last_tile(const Course& course) { return (u32)((u64)(course.end - 1) / TILE); }
+__device__ __forceinline__ u32 last_tile(const Course& course) { return ROW_IS_TILE ? 0 : (u32)((u64)(course.end - 1) / TILE); }
 __device__ __forceinline__ int last_of_chunk(const Course& course, u32 chunk) {
   const u32 last = last_tile(course);
   return chunk == last / TILES ? (int)(last % TILES) : TILES - 1;
@@ -381,19 +381,24 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
 
 // What the block walks; false where there is nothing. The grid's rows are those that blocks begin with.
 __device__ __forceinline__ bool find_course(Course& course, const Arguments& args) {
-  u32 segment;
-  course.contribution = take_channels(args, segment);
-  course.segment = segment;
+  const OfRow block = find_block(args);
+  course.contribution = block.channels;
+  course.segment = block.part;
   course.part = row_of_block() * args.segments + course.segment;
   Place& place = course.place;
   place.row = row_of_block() * args.rows_per_block;
   if (place.row >= args.batch) return false;
   course.row_end = place.row + args.rows_per_block < args.batch ? place.row + args.rows_per_block : args.batch;
-  course.segment_begin = course.segment * args.segment;
-  course.segment_end = course.segment_begin + args.segment < args.seq ? course.segment_begin + args.segment : args.seq;
-  course.first = course.segment_begin + args.piece_first;
+#if ROW_IS_TILE
+  course.first = 0;
+  course.segment_end = course.end = args.seq;
+#else
+  const i64 begin = course.segment * args.segment;
+  course.segment_end = begin + args.segment < args.seq ? begin + args.segment : args.seq;
+  course.first = begin + args.piece_first;
   const i64 end = course.first + args.piece_frames;
   course.end = end < course.segment_end ? end : course.segment_end;
+#endif
   set_channels(place, args, course.contribution);
   course.tile = last_tile(course);
   course.ready_rows = 0;
@@ -414,15 +419,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   begin_block(thread, shared, args, course.place);
   wait_for_kernels_before();
   for (;;) {
-    load_adjoints(thread, args, course);
+    if (!ROW_IS_TILE) load_adjoints(thread, args, course);
     do {
       find_thread_anew(thread, shared, course.place);
       Warp& warp = shared.warps[thread.warp];
-      const u32 number = course.tile, chunk = number / TILES;
+      const u32 number = ROW_IS_TILE ? 0 : course.tile, chunk = number / TILES;
       const int tile = number % TILES, last = last_of_chunk(course, chunk);
       const i64 i0 = (i64)number * TILE;
       PairStates h;
-      if (tile == last || tile < TILES_NOT_KEPT) load_start(h, thread, args, course.place, chunk);
+      if (!ROW_IS_TILE && (tile == last || tile < TILES_NOT_KEPT)) load_start(h, thread, args, course.place, chunk);
 #if TILES > 1
       if (tile == last) {
         i64 i = i0 - last * TILE;
@@ -444,10 +449,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
       const Sequence sequence(args, course.place, thread, i0 + thread.part * PART_FRAMES, rows);
       const First first_span(args, sequence, thread);
+      if (ROW_IS_TILE) {
+        // After what is waited for first.
+        load_adjoints(thread, args, course);
+        load_start(h, thread, args, course.place, chunk);
+      }
       const Marks of_tile = marks_of(args, course.place, i0, in_tile), marks = of_tile.of_part(thread.part);
       enter_tile<true>(shared, args, course.place, of_tile, i0, in_tile, [&] {
         sum_warps(shared, args);
-        if (thread_anew() == 0) course.tile = number - 1;  // all have read it
+        if (!ROW_IS_TILE && thread_anew() == 0) course.tile = number - 1;  // all have read it
       });
       // Sums are asked for again when the next tile is entered. Now, so that nothing of this has to be kept for it.
       if (thread_anew() == 0) {
@@ -481,7 +491,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         walk_states<true>(warp, args, sequence, thread, h, first_span, marks);
         walk_back(warp, args, sequence, thread, first_back, marks);
       }
-    } while ((i64)(course.tile + 1) * TILE > course.first);  // the piece may begin within a chunk
+      // The piece may begin within a chunk. The one tile of a row ends this by a number that the compiler does not know: it orders
+      // the walk back worse where it knows that there is no loop.
+    } while ((ROW_IS_TILE ? 0 : (i64)(course.tile + 1) * TILE) > course.first);
     find_thread_anew(thread, shared, course.place);
     store_adjoints(thread, args, course);
     __syncthreads();  // the sums of the last tile are ready, and nobody needs the row

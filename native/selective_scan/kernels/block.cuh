@@ -41,7 +41,8 @@ __device__ __forceinline__ i64 first_state(const Arguments& args) { return ONE_P
 __device__ __forceinline__ bool write_final(const Arguments& args) { return ONE_PASS || args.write_final; }
 
 // Which rows and channels a block works on; CUT: and which of several parts of a row; GROUPED: and which groups of b and c, of which
-// one has several. Without these there is nothing to divide: what a block finds before it reads is a tenth of a short pass.
+// one has several. Without these there is nothing to divide: to find its place takes a block a tenth of a short pass, and all that
+// comes before it walks a third.
 struct Place {
   i64 row, channel0;
 #if CUT
@@ -82,28 +83,31 @@ __device__ __forceinline__ u32 blocks_of_channels(const Arguments& args) {
   return (u32)(GROUPED ? args.units * args.blocks_per_unit : args.blocks_per_unit);
 }
 
-// The block's number among those of all channels, and that of its part of the row.
-__device__ __forceinline__ u32 take_channels([[maybe_unused]] const Arguments& args, u32& part) {
+// A block's number among those of all channels, and that of its part of the row.
+struct OfRow {
+  u32 channels, part;
+};
+
+__device__ __forceinline__ OfRow find_block([[maybe_unused]] const Arguments& args) {
 #if CUT
-  part = blockIdx.x;
-  return take(part, blocks_of_channels(args));
+  u32 part = blockIdx.x;
+  const u32 channels = take(part, blocks_of_channels(args));
+  return {channels, part};
 #else
-  part = 0;
-  return blockIdx.x;
+  return {blockIdx.x, 0};
 #endif
 }
 
 // Of the grid's rows, which are those of the batch. Neighbouring blocks are neighbours in channels: they share b and c in
 // the cache.
 __device__ __forceinline__ Place find_place(const Arguments& args) {
+  const OfRow block = find_block(args);
   Place place;
-  u32 part;
-  const u32 of_channels = take_channels(args, part);
 #if CUT
-  place.chunk = part;
+  place.chunk = block.part;
 #endif
   place.row = row_of_block();
-  set_channels(place, args, of_channels);
+  set_channels(place, args, block.channels);
   return place;
 }
 

@@ -80,8 +80,7 @@ struct Warp {
 struct Course {
   Place place;
   i64 row_end, segment, part;      // the rows from place.row on; the segment of each
-  i64 segment_begin, segment_end;  // scan indices
-  i64 first, end;                  // those of the piece of it
+  i64 segment_end, first, end;     // scan indices: where the segment ends, and the piece of it
   i64 contribution;                // the number of the block among those of a row
   u32 tile;                        // the tile that is walked next, from the last to the first: TILES are a chunk
   int ready_rows;                  // frames of the tile whose sums of dB and dC the warps have ready; 0 for none

@@ -89,7 +89,7 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
 #if PIPELINED
 // Walks a whole tile, unrolled, so that each quad finds its operands and coefficients ready; where ENDS_EARLY, without the last group
 // if it has none of the `rows`.
-__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, [[maybe_unused]] int rows) {
+__device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) {
   Quad operands;
   QuadCoefficients k;
   Real ahead[4], last[GROUP];

@@ -420,6 +420,11 @@ impl Problem {
         if self.complex { 2 } else { 1 }
     }
 
+    /// Neighbouring channels that share a group of a projection, `b` or `c` of this problem.
+    pub fn channels_per_group(&self, projection: Projection) -> usize {
+        self.dim / projection.groups().unwrap_or(1)
+    }
+
     /// Length in bytes of every input and output, by its name.
     pub fn bytes(&self, name: &str) -> usize {
         let sequence = self.batch * self.seq * self.dim;

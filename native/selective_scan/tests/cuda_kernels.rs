@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::packed::{pack, target, unpack};
-use selective_scan::cuda::policy::Properties;
+use selective_scan::cuda::policy::{Layout, Properties};
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, problem};
@@ -126,12 +126,12 @@ fn tiles_of_short_rows_are_whole_quads_and_leave_few_frames_over() {
         let plan = h200.forward(&problem(64, seq, 512, 16));
         let through_registers = seq < 16 || plan.checkpoint_interval < seq;
         assert_eq!(plan.bulk.is_none(), through_registers, "{seq} frames: {plan:?}");
-        if let Some(tile) = plan.bulk {
+        if let Some(Layout { tile, .. }) = plan.bulk {
             assert!(tile.is_multiple_of(4) && (16..=32).contains(&tile), "{seq} frames: {plan:?}");
             assert!(seq.next_multiple_of(tile) - seq < 16, "{seq} frames: {plan:?}");
         }
     }
-    assert_eq!(h200.forward(&problem(32, 60, 512, 16)).bulk, Some(20));
+    assert_eq!(h200.forward(&problem(32, 60, 512, 16)).bulk.map(|layout| layout.tile), Some(20));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! then broadcasts.
 
 use super::vector::{Vector, VectorField};
-use crate::{Problem, Projection};
+use crate::Problem;
 
 /// A run of channels, at most as many as a register has lanes.
 #[derive(Debug, Clone, Copy)]
@@ -20,8 +20,7 @@ pub struct Block {
 
 /// All blocks of a problem, for registers of `lanes`.
 pub fn blocks(problem: &Problem, lanes: usize) -> Vec<Block> {
-    let per_group = |projection: Projection| problem.dim / projection.groups().unwrap_or(1);
-    let (b, c) = (per_group(problem.b), per_group(problem.c));
+    let (b, c) = (problem.channels_per_group(problem.b), problem.channels_per_group(problem.c));
     let mut blocks: Vec<Block> = Vec::new();
     let mut start = 0;
     while start < problem.dim {

@@ -29,7 +29,7 @@ impl ForwardKernels<Wanted> {
         let of = |layout| Configurations::new(problem, layout, plan.units, alignment, *properties);
         let configurations = of(plan.layout);
         let forward = configurations.forward(plan.chunks);
-        let bulk = plan.bulk_layout().filter(|_| configurations.aligned_for_bulk());
+        let bulk = plan.bulk.filter(|_| configurations.aligned_for_bulk());
         Self {
             forward: match bulk {
                 Some(layout) => Wanted::walking(of(layout).bulk(plan.chunks), c"scan_bulk"),

@@ -246,7 +246,15 @@ impl<'a> Configurations<'a> {
 
     /// forward.cu, for so many chunks.
     pub fn forward(&self, chunks: usize) -> Configuration {
-        self.that_fit(self.walking_forward(chunks))
+        let Layout { lanes, tile, .. } = self.layout;
+        let seq = self.problem.seq;
+        self.that_fit(Configuration {
+            // To ask costs a hundredth of every tile.
+            ends_early: chunks == 1
+                && seq <= ENDS_EARLY_UP_TO * tile
+                && (tile * 3 / 4..=tile - lanes.max(4)).contains(&(seq % tile)),
+            ..self.walking_forward(chunks)
+        })
     }
 
     /// What forward.cu, and bulk.cu after it, are compiled for.
@@ -254,7 +262,7 @@ impl<'a> Configurations<'a> {
         let walking = self.walking(Program::Forward);
         // A thread has a unit of two frames at least, if it can: single frames are stored to rows word by word. With lanes
         // over time there are too few elements for that: every thread has a unit.
-        let Layout { lanes, channels, warps, tile, time_lanes, rounds, .. } = self.layout;
+        let Layout { channels, warps, tile, time_lanes, rounds, .. } = self.layout;
         let elements = tile * channels / (warps * 32);
         let vector = walking.vector.min(if time_lanes > 1 { elements } else { elements / 2 }.max(1));
         Configuration {
@@ -264,10 +272,6 @@ impl<'a> Configurations<'a> {
             // rounds they come from shared memory in packs anyway.
             vector_states: if time_lanes > 1 || rounds > 1 { self.vector_states(1) } else { 1 },
             pipelined: !is_heavy_walk_forward(self.problem),
-            // To ask costs a hundredth of every tile.
-            ends_early: chunks == 1
-                && self.problem.seq <= ENDS_EARLY_UP_TO * tile
-                && (tile * 3 / 4..=tile - lanes.max(4)).contains(&(self.problem.seq % tile)),
             finds_marks: self.problem.seq_idx && finds_marks(chunks),
             cut: chunks > 1,
             joins: (2..=MOST_JOINED).contains(&chunks),
@@ -295,7 +299,6 @@ impl<'a> Configurations<'a> {
             vector: 1,
             vector_b: 1,
             vector_c: 1,
-            ends_early: false,
             shared_bytes: bulk_bytes(self.problem, self.layout.tile),
             ..self.walking_forward(chunks)
         })

@@ -69,15 +69,8 @@ pub struct ForwardPlan {
     pub chunks: usize,
     /// Frames from one state to the next that is kept for the backward pass.
     pub checkpoint_interval: usize,
-    /// Frames of a tile of bulk.cu, which walks it if the operands are aligned.
-    pub bulk: Option<usize>,
-}
-
-impl ForwardPlan {
-    /// The layout of bulk.cu, if it may walk it.
-    pub(in crate::cuda) fn bulk_layout(&self) -> Option<Layout> {
-        self.bulk.map(|tile| Layout { tile, ..self.layout })
-    }
+    /// That of bulk.cu, which walks it if the operands are aligned: its tile may be another.
+    pub bulk: Option<Layout>,
 }
 
 /// Frames of a row of rows.cuh: an odd number of 16 bytes.
@@ -153,8 +146,13 @@ impl Properties {
             && (unit(problem) == problem.dim || unit(problem).is_multiple_of(BULK_CHANNELS))
     }
 
-    /// Frames of a tile of bulk.cu, where it is the faster for chunks of so many frames that are walked in this layout.
-    fn bulk_tile(&self, problem: &Problem, layout: &Layout, chunk: usize, interval: usize) -> Option<usize> {
+    /// The same of rows that are long enough for its usual tiles.
+    fn copies_long_tiles(&self, problem: &Problem) -> bool {
+        problem.seq >= BULK_FRAMES && self.copies_tiles(problem)
+    }
+
+    /// The layout of bulk.cu, where it is the faster for chunks of so many frames that are walked in this one.
+    fn bulk_layout(&self, problem: &Problem, layout: &Layout, chunk: usize, interval: usize) -> Option<Layout> {
         let Layout { lanes, states, rounds, channels, tile, .. } = *layout;
         let is_written_for =
             (lanes, states, rounds) == (BULK_LANES, BULK_STATES, 1) && channels == BULK_CHANNELS;
@@ -162,12 +160,12 @@ impl Properties {
             return None;
         }
         if chunk >= BULK_FRAMES {
-            return (tile == BULK_TILE).then_some(BULK_TILE);
+            return (tile == BULK_TILE).then_some(*layout);
         }
         // Marks are found 32 frames at a time, and states are kept between tiles.
         let takes_any_tile = !problem.seq_idx && chunk == problem.seq && interval >= problem.seq;
         (takes_any_tile && !has_several_passes(problem, layout) && problem.seq >= BULK_FRAMES_OF_ROW)
-            .then(|| bulk_tile_of(problem.seq))
+            .then(|| Layout { tile: bulk_tile_of(problem.seq), ..*layout })
     }
 
     /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
@@ -193,7 +191,7 @@ impl Properties {
             lanes *= 2;
         }
         // Tiles that the device copies make up for few warps, but not for what several passes read again.
-        let alone = rounds == 1 && passes == 1 && problem.seq >= BULK_FRAMES && self.copies_tiles(problem);
+        let alone = rounds == 1 && passes == 1 && self.copies_long_tiles(problem);
         let enough = if alone { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
         while !fewest
             && lanes < 8
@@ -264,7 +262,7 @@ impl Properties {
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let interval = checkpoint_interval(problem);
         let in_rounds = || self.forward_keeping(problem, interval, MOST_ROUNDS);
-        if problem.state <= SLOTS_OF_ROUND || problem.seq < BULK_FRAMES || !self.copies_tiles(problem) {
+        if problem.state <= SLOTS_OF_ROUND || !self.copies_long_tiles(problem) {
             return in_rounds();
         }
         // Tiles that the device copies are walked once in a pass.
@@ -315,7 +313,7 @@ impl Properties {
             chunk,
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: interval,
-            bulk: self.bulk_tile(problem, &layout, chunk, interval),
+            bulk: self.bulk_layout(problem, &layout, chunk, interval),
         }
     }
 }

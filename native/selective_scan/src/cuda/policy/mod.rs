@@ -114,12 +114,8 @@ const fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn channels_per_group(problem: &Problem, projection: Projection) -> usize {
-    problem.dim / projection.groups().unwrap_or(1)
-}
-
 fn unit(problem: &Problem) -> usize {
-    gcd(channels_per_group(problem, problem.b), channels_per_group(problem, problem.c))
+    gcd(problem.channels_per_group(problem.b), problem.channels_per_group(problem.c))
 }
 
 fn is_constant(projection: Projection) -> bool {
