@@ -30,10 +30,6 @@
 #include "bulk.cuh"
 
 #define QUADS (TILE / 4)
-// Tiles in shared memory, and those of outputs: a walker that has a tile knows that the outputs of STAGES tiles before have been
-// read, because the carrier waited for that before it asked for the tile.
-#define STAGES 3
-#define ALL_THREADS (THREADS + 32)
 
 static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
 static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS &&
@@ -45,18 +41,13 @@ struct Tile {
   Real delta[TILE][CHANNELS], x[TILE][CHANNELS], b[TILE][SLOTS], c[TILE][SLOTS];
 };
 static_assert(TILE % 4 == 0, "a tile is made of quads");
-// Frame by frame, but in frame r the place of the pack of four channels p is p ^ r % 8, as the engine has it where it swizzles in
-// 128 bytes: so the lanes of a channel, which write different frames, find different banks.
+// A walker that has a tile knows that the outputs of STAGES tiles before have been read, because the carrier waited for that before
+// it asked for the tile. They lie frame by frame, but in frame r the place of the pack of four channels p is p ^ r % 8, as the
+// engine has it where it swizzles in 128 bytes: so the lanes of a channel, which write different frames, find different banks.
 struct Outputs {
   Real y[(TILE + 7) / 8 * 8][CHANNELS];
 };
 
-// Where the channel of a thread lies in a tile. Those of a warp are two packs, half a frame apart: then no two packs of
-// four frames share banks.
-__device__ __forceinline__ int row_of(int index) {
-  const int channel = channel_of(index % 32);
-  return (index / 32 + channel / 4 * WARPS) * 4 + channel % 4;
-}
 __device__ __forceinline__ int column_of(int row) { return row; }
 
 #include "quads.cuh"
@@ -76,19 +67,6 @@ struct Shared {
 };
 static_assert(sizeof(Outputs) % 1024 == 0, "outputs lie as they are swizzled");
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
-
-// One of `COUNT` places in turn, and how often, modulo 2, all have been gone through.
-template <int COUNT>
-struct Turn {
-  int place = 0;
-  u32 parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++place < COUNT) return;
-    place = 0;
-    parity ^= 1;
-  }
-};
 
 // The frames of a chunk, in tiles; the last may be a part of one.
 struct Frames {

@@ -3,14 +3,21 @@
 // thread needs an address, a condition or a register. What lies beyond the tensor is zero where it is brought, and left alone
 // where it is taken away.
 
+// Tiles in shared memory. They are walked by WARPS warps; one thread of a further one, the carrier, asks for them.
+#define STAGES 3
+#define ALL_THREADS (THREADS + 32)
+
 // An opaque description of a tensor in device memory and of the box of it that is copied: CUtensorMap.
 struct alignas(64) TensorMap {
   u64 opaque[16];
 };
 
-// What scan_bulk is given beside `Arguments`; `Maps` of tensor_maps.rs.
+// What scan_bulk is given beside `Arguments`, and what scan_chunks is: of tensor_maps.rs.
 struct Maps {
   TensorMap x, dt, b, c, y;
+};
+struct Sources {
+  TensorMap dt, source, projection;
 };
 
 __device__ __forceinline__ u32 shared_address(const void* shared) { return (u32)__cvta_generic_to_shared(shared); }
@@ -81,3 +88,23 @@ __device__ __forceinline__ void add_to(const TensorMap& map, int channel, int fr
 // Waits until what this thread has had taken away has been read, or has arrived.
 __device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// One of `COUNT` places in turn, and how often, modulo 2, all have been gone through.
+template <int COUNT>
+struct Turn {
+  int place = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++place < COUNT) return;
+    place = 0;
+    parity ^= 1;
+  }
+};
+
+// Where the channel of a thread lies in a tile. Those of a warp are two packs, half a frame apart: then no two packs of
+// four frames share banks.
+__device__ __forceinline__ int row_of(int index) {
+  const int channel = channel_of(index % 32);
+  return (index / 32 + channel / 4 * WARPS) * 4 + channel % 4;
+}

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use rayon::prelude::*;
-use selective_scan::cuda::compile::Configuration;
+use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::policy::{Layout, Properties};
@@ -116,6 +116,34 @@ fn tiles_are_copied_by_devices_that_can() {
         problem(32, 60, 512, 64),
     ] {
         assert!(!copies_tiles(&h200, &problem), "{problem:?}");
+    }
+}
+
+/// Of which kinds of chunks a device finds in copied tiles what they come to: those of states, and of adjoints.
+fn copied_chunks(device: &Properties, problem: &Problem) -> [bool; 2] {
+    let all = configurations(device, problem, Pass::Backward);
+    [false, true].map(|adjoints| {
+        all.iter().any(|kernel| kernel.program == Program::Chunks && kernel.adjoints == adjoints)
+    })
+}
+
+#[test]
+fn what_chunks_come_to_is_found_in_copied_tiles_where_a_sum_gives_their_decays() {
+    let h200 = device(90);
+    let plain = problem(1, 65536, 1024, 16);
+    assert_eq!(copied_chunks(&h200, &plain), [true; 2]);
+    assert_eq!(copied_chunks(&h200, &Problem { method: Method::Rk4, ..plain.clone() }), [true; 2]);
+    assert_eq!(copied_chunks(&h200, &Problem { method: Method::Foh, ..plain.clone() }), [false, true]);
+    for problem in [
+        Problem { method: Method::Bilinear, ..plain.clone() },
+        Problem { seq_idx: true, ..plain.clone() },
+        Problem { z: true, ..plain.clone() },
+        bf16(plain.clone()),
+    ] {
+        assert_eq!(copied_chunks(&h200, &problem), [false; 2], "{problem:?}");
+    }
+    for device in architectures().into_iter().filter(|device| device.architecture < 90) {
+        assert_eq!(copied_chunks(&device, &plain), [false; 2], "{device:?}");
     }
 }
 

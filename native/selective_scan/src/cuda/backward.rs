@@ -8,9 +8,7 @@ use super::launch::{
     Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, check_inputs, check_presence,
     checkpoints_of, walking_blocks,
 };
-use super::policy::{
-    Alignment, BackwardPlan, Configurations, ForwardPlan, Piece, Properties, StatesPlan, Units,
-};
+use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Piece, Properties, StatesPlan};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads of a block of reduce.cu, and the columns of a parameter that it sums. A pack of components of dB or dC is summed by a
@@ -24,8 +22,8 @@ const SHARERS_OF_MANY: usize = 4;
 enum States<K> {
     /// The forward pass, which keeps them; its outputs go where the gradient of x will be.
     Forward(ForwardPlan, K),
-    /// Summaries of the chunks, and how channels are dealt to their blocks.
-    Summaries(Boundaries<K>, Units),
+    /// Summaries of the chunks.
+    Summaries(Boundaries<K>),
 }
 
 pub(super) struct BackwardKernels<K> {
@@ -55,7 +53,7 @@ impl BackwardKernels<Wanted> {
                 States::Forward(forward, Wanted::walking(kernel, c"scan_forward"))
             }
             StatesPlan::Summaries(layout, units) => {
-                States::Summaries(Boundaries::of_states(&of(layout, units), false), units)
+                States::Summaries(Boundaries::of_states(&of(layout, units), units, false))
             }
         };
         let reduce = configurations.reduce();
@@ -67,7 +65,7 @@ impl BackwardKernels<Wanted> {
             round_constants: of_reduce(c"scan_round_constants"),
             marks: Wanted::marks(&configurations, plan.chunks),
             states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
-            adjoints: (plan.segments > 1).then(|| Boundaries::of_adjoints(&configurations)),
+            adjoints: (plan.segments > 1).then(|| Boundaries::of_adjoints(&configurations, plan.units)),
         }
     }
 
@@ -80,7 +78,7 @@ impl BackwardKernels<Wanted> {
             marks: self.marks.map(&mut *f).transpose()?,
             states: match self.states {
                 Some(States::Forward(plan, kernel)) => Some(States::Forward(plan, f(kernel)?)),
-                Some(States::Summaries(states, units)) => Some(States::Summaries(states.try_map(f)?, units)),
+                Some(States::Summaries(states)) => Some(States::Summaries(states.try_map(f)?)),
                 None => None,
             },
             adjoints: self.adjoints.map(|adjoints| adjoints.try_map(f)).transpose()?,
@@ -101,11 +99,7 @@ impl BackwardKernels<Kernel> {
                 let arguments = arguments.keeping_states(forward);
                 launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
             }
-            Some(States::Summaries(states, units)) => {
-                let mut arguments = *arguments;
-                arguments.deal(*units);
-                states.find(launcher, problem, &arguments)?;
-            }
+            Some(States::Summaries(states)) => states.find(launcher, problem, arguments)?,
             None => {}
         }
         match &self.adjoints {

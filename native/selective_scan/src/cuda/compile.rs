@@ -19,6 +19,8 @@ pub enum Program {
     Forward,
     /// The same where the device copies whole tiles by itself.
     Bulk,
+    /// What the chunks of such a scan come to, or its adjoint chunks.
+    Chunks,
     /// The backward pass.
     Backward,
     /// The second stage of its sums.
@@ -46,6 +48,7 @@ impl Program {
             Self::Prefix => source!("prefix.cu"),
             Self::Forward => source!("forward.cu"),
             Self::Bulk => source!("bulk.cu"),
+            Self::Chunks => source!("chunks.cu"),
             Self::Backward => source!("backward.cu"),
             Self::Reduce => source!("reduce.cu"),
         }
@@ -114,7 +117,7 @@ pub struct Configuration {
 impl Configuration {
     /// Threads of a block of the kernels that walk over frames.
     pub const fn threads(&self) -> usize {
-        let carrier = matches!(self.program, Program::Bulk) as usize;
+        let carrier = matches!(self.program, Program::Bulk | Program::Chunks) as usize;
         (self.layout.warps + carrier) * 32
     }
 

@@ -37,7 +37,8 @@ impl ForwardKernels<Wanted> {
             },
             bulk,
             marks: Wanted::marks(&configurations, plan.chunks),
-            boundaries: (plan.chunks > 1).then(|| Boundaries::of_states(&configurations, forward.joins)),
+            boundaries: (plan.chunks > 1)
+                .then(|| Boundaries::of_states(&configurations, plan.units, forward.joins)),
         }
     }
 

@@ -19,8 +19,10 @@ use super::compile::{Configuration, distinct};
 use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
-use super::policy::{Alignment, Configurations, Properties, RESERVED_SHARED, checkpoint_interval};
-use super::tensor_maps::Maps;
+use super::policy::{
+    Alignment, Configurations, Layout, Properties, RESERVED_SHARED, Units, checkpoint_interval,
+};
+use super::tensor_maps::{Maps, Sources};
 use crate::{Error, Inputs, Problem};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -148,17 +150,17 @@ impl<'a> Launcher<'a> {
         blocks: Blocks,
         arguments: &Arguments,
     ) -> Result<(), Error> {
-        self.launch_with(what, kernel, blocks, arguments, None)
+        self.launch_with(what, kernel, blocks, arguments, None::<&Maps>)
     }
 
-    /// The same with tensor maps, where the kernel wants them.
-    pub(super) fn launch_with(
+    /// The same with tensor maps, where the kernel wants them: `Maps` or `Sources`.
+    pub(super) fn launch_with<M>(
         &self,
         what: &str,
         kernel: Kernel,
         blocks: Blocks,
         arguments: &Arguments,
-        maps: Option<&Maps>,
+        maps: Option<&M>,
     ) -> Result<(), Error> {
         let [x, y, z] = blocks.grid();
         let is_early = self.after_kernel.replace(true) && kernel.waits;
@@ -187,8 +189,8 @@ impl<'a> Launcher<'a> {
             maps.map_or(std::ptr::null_mut(), |maps| std::ptr::from_ref(maps).cast_mut().cast()),
         ];
         // SAFETY: the function belongs to a module of this device that is never unloaded; its parameters are an
-        // `Arguments` and, of scan_bulk, `Maps`, which the driver copies before it returns (as many as the function has); the
-        // addresses in them are the caller's promise.
+        // `Arguments` and, of scan_bulk, `Maps`, of scan_chunks, `Sources`, which the driver copies before it returns (as many as
+        // the function has); the addresses in them are the caller's promise.
         unsafe {
             cuLaunchKernelEx(&config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
         }
@@ -229,32 +231,49 @@ impl<'a> Launcher<'a> {
 
 /// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
 pub(super) struct Boundaries<K> {
+    adjoints: bool,
     summary: K,
+    /// How channels are dealt to the blocks of the summary.
+    units: Units,
+    /// The layout of the summary, if it is scan_chunks.
+    copied: Option<Layout>,
     /// None where the kernel that needs them joins the chunks.
     prefix: Option<K>,
     slots: usize,
 }
 
 impl Boundaries<Wanted> {
-    pub(super) fn of_states(configurations: &Configurations<'_>, joined: bool) -> Self {
-        Self {
-            summary: Wanted::walking(configurations.chunk_states(), c"scan_forward"),
-            prefix: (!joined).then(|| Wanted::prefix(configurations.prefix(false))),
-            slots: configurations.slots(),
-        }
+    pub(super) fn of_states(configurations: &Configurations<'_>, units: Units, joined: bool) -> Self {
+        let through_registers = || Wanted::walking(configurations.chunk_states(), c"scan_forward");
+        Self::of(configurations, false, through_registers, units, joined)
     }
 
-    pub(super) fn of_adjoints(configurations: &Configurations<'_>) -> Self {
-        Self {
-            summary: Wanted::walking(configurations.chunk_adjoints(), c"scan_summary"),
-            prefix: Some(Wanted::prefix(configurations.prefix(true))),
-            slots: configurations.slots(),
-        }
+    pub(super) fn of_adjoints(configurations: &Configurations<'_>, units: Units) -> Self {
+        let through_registers = || Wanted::walking(configurations.chunk_adjoints(), c"scan_summary");
+        Self::of(configurations, true, through_registers, units, false)
+    }
+
+    fn of(
+        configurations: &Configurations<'_>,
+        adjoints: bool,
+        through_registers: impl FnOnce() -> Wanted,
+        units: Units,
+        joined: bool,
+    ) -> Self {
+        let (summary, units, copied) = match configurations.copied_chunks(adjoints) {
+            Some((kernel, units)) => (Wanted::walking(kernel, c"scan_chunks"), units, Some(kernel.layout)),
+            None => (through_registers(), units, None),
+        };
+        let prefix = (!joined).then(|| Wanted::prefix(configurations.prefix(adjoints)));
+        Self { adjoints, summary, units, copied, prefix, slots: configurations.slots() }
     }
 
     pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<Boundaries<K>, E> {
         Ok(Boundaries {
+            adjoints: self.adjoints,
             summary: f(self.summary)?,
+            units: self.units,
+            copied: self.copied,
             prefix: self.prefix.map(f).transpose()?,
             slots: self.slots,
         })
@@ -269,7 +288,12 @@ impl Boundaries<Kernel> {
         problem: &Problem,
         arguments: &Arguments,
     ) -> Result<(), Error> {
-        launcher.launch("summary", self.summary, walking_blocks(arguments), arguments)?;
+        let mut of_chunks = *arguments;
+        of_chunks.deal(self.units);
+        let sources = |layout| Sources::of(problem, &layout, arguments, self.adjoints);
+        let sources = self.copied.map(sources).transpose()?;
+        let blocks = walking_blocks(&of_chunks);
+        launcher.launch_with("summary", self.summary, blocks, &of_chunks, sources.as_ref())?;
         let Some(prefix) = self.prefix else { return Ok(()) };
         let states = problem.dim * self.slots;
         let blocks = Blocks { of_row: states.div_ceil(prefix.threads as usize), rows: problem.batch };

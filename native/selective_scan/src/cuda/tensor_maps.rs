@@ -3,11 +3,13 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
+use cudarc::driver::sys::CUtensorMapSwizzle::{CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_NONE};
 use cudarc::driver::sys::{
     CUdeviceptr, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
     CUtensorMapL2promotion, CUtensorMapSwizzle, cuTensorMapEncodeTiled, culib,
 };
 
+use super::arguments::Arguments;
 use super::driver::During;
 use super::policy::Layout;
 use crate::{Error, Inputs, Problem, Projection};
@@ -66,6 +68,46 @@ fn map<const RANK: usize>(
     }
 }
 
+/// `Sources` of bulk.cuh, field by field.
+#[repr(C)]
+pub(super) struct Sources {
+    dt: CUtensorMap,
+    source: CUtensorMap,
+    projection: CUtensorMap,
+}
+
+/// Of a sequence of a problem that is walked in this layout.
+fn of_sequence(
+    what: &str,
+    problem: &Problem,
+    layout: &Layout,
+    address: CUdeviceptr,
+    swizzle: CUtensorMapSwizzle,
+) -> Result<CUtensorMap, Error> {
+    let Problem { batch, seq, dim, .. } = *problem;
+    map(what, address, [dim, seq, batch], [layout.channels, layout.tile, 1], swizzle)
+}
+
+/// Of b or c.
+fn of_projection(
+    what: &str,
+    problem: &Problem,
+    layout: &Layout,
+    address: CUdeviceptr,
+    projection: Projection,
+) -> Result<CUtensorMap, Error> {
+    let Problem { batch, seq, state, .. } = *problem;
+    // None is constant where tiles are copied.
+    let groups = projection.groups().unwrap_or(1);
+    map(
+        what,
+        address,
+        [state, groups, seq, batch],
+        [layout.slots(), 1, layout.tile, 1],
+        CU_TENSOR_MAP_SWIZZLE_NONE,
+    )
+}
+
 impl Maps {
     /// Of the operands of a problem that is walked in this layout.
     pub(super) fn of(
@@ -74,23 +116,34 @@ impl Maps {
         inputs: &Inputs<CUdeviceptr>,
         y: CUdeviceptr,
     ) -> Result<Self, Error> {
-        use CUtensorMapSwizzle::{CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_NONE};
-        let Problem { batch, seq, dim, state, .. } = *problem;
-        let sequence = |what, address, swizzle| {
-            map(what, address, [dim, seq, batch], [layout.channels, layout.tile, 1], swizzle)
-        };
-        let projection = |what, address, projection: Projection| {
-            // None is constant where tiles are copied.
-            let groups = projection.groups().unwrap_or(1);
-            let tile = [layout.slots(), 1, layout.tile, 1];
-            map(what, address, [state, groups, seq, batch], tile, CU_TENSOR_MAP_SWIZZLE_NONE)
+        Ok(Self {
+            x: of_sequence("x", problem, layout, inputs.x, CU_TENSOR_MAP_SWIZZLE_NONE)?,
+            dt: of_sequence("dt", problem, layout, inputs.dt, CU_TENSOR_MAP_SWIZZLE_NONE)?,
+            b: of_projection("b", problem, layout, inputs.b, problem.b)?,
+            c: of_projection("c", problem, layout, inputs.c, problem.c)?,
+            y: of_sequence("y", problem, layout, y, CU_TENSOR_MAP_SWIZZLE_128B)?,
+        })
+    }
+}
+
+impl Sources {
+    /// Of what the chunks of a problem come from, or its adjoint chunks.
+    pub(super) fn of(
+        problem: &Problem,
+        layout: &Layout,
+        arguments: &Arguments,
+        adjoints: bool,
+    ) -> Result<Self, Error> {
+        let sequence =
+            |what, address| of_sequence(what, problem, layout, address, CU_TENSOR_MAP_SWIZZLE_NONE);
+        let (source, projection) = match adjoints {
+            true => (("dy", arguments.dy), ("c", arguments.c, problem.c)),
+            false => (("x", arguments.x), ("b", arguments.b, problem.b)),
         };
         Ok(Self {
-            x: sequence("x", inputs.x, CU_TENSOR_MAP_SWIZZLE_NONE)?,
-            dt: sequence("dt", inputs.dt, CU_TENSOR_MAP_SWIZZLE_NONE)?,
-            b: projection("b", inputs.b, problem.b)?,
-            c: projection("c", inputs.c, problem.c)?,
-            y: sequence("y", y, CU_TENSOR_MAP_SWIZZLE_128B)?,
+            dt: sequence("dt", arguments.dt)?,
+            source: sequence(source.0, source.1)?,
+            projection: of_projection(projection.0, problem, layout, projection.1, projection.2)?,
         })
     }
 }

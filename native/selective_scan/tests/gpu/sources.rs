@@ -14,6 +14,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/block.cuh",
     "kernels/bulk.cu",
     "kernels/bulk.cuh",
+    "kernels/chunks.cu",
     "kernels/discretize.cuh",
     "kernels/forward.cu",
     "kernels/frames.cuh",

@@ -41,6 +41,9 @@ pub fn copied_tiles(quick: bool) {
         initial_state(problem(1, 1500, 1664, 16)),
         initial_state(problem(1, 3800, 1024, 16)),
         problem(1, 2200, 1024, 32),
+        // The last adjoint chunk lacks frames of a tile, and of a step.
+        Problem { method: Method::Rk4, ..initial_state(problem(1, 1501, 1664, 16)) },
+        grouped(2, 4, problem(1, 1517, 1664, 12)),
     ];
     // Which devices can is said without one (cuda_kernels.rs).
     let copied = problems.iter().filter(|problem| copies_tiles(&device().properties(), problem));
@@ -49,6 +52,11 @@ pub fn copied_tiles(quick: bool) {
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
     });
+    if !quick {
+        // From the inputs alone, and other gains beside the same decays.
+        check(&random::case(problem(1, 2300, 1024, 16), 1)).unwrap();
+        check_kept(&random::case(Problem { method: Method::Foh, ..problem(1, 1001, 1024, 16) }, 1)).unwrap();
+    }
     // Channels that forget at once, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
     for problem in [problem(4, 157, 960, 16), problem(7, 50, 960, 16), packed(problem(7, 157, 960, 16))] {
         let mut case = random::case(problem, 1);

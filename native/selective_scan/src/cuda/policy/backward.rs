@@ -41,7 +41,7 @@ const ADJOINTS_SHARE: f64 = 0.15;
 const STATES_SHARE: f64 = 0.25;
 /// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
 pub(super) const WARPS_OF_ADJOINTS: usize = 24;
-const SHORTEST_OF_ADJOINTS: usize = 32;
+const SHORTEST_OF_ADJOINTS: usize = 64;
 
 /// Bytes of the sums of dB and dC, which are written and read, that a multiprocessor has its share of in a clock.
 const SUM_BYTES_A_CLOCK: f64 = 8.0;

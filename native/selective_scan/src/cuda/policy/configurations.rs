@@ -15,6 +15,9 @@ use crate::{Coefficients, ElementType, Method, Problem};
 /// Chunks up to which every block joins those before its own, without a launch for that.
 const MOST_JOINED: usize = 16;
 
+/// Blocks of chunks.cu that a multiprocessor has.
+const BLOCKS_OF_CHUNKS: usize = 5;
+
 /// Bytes of a register.
 const REGISTER_BYTES: usize = 4;
 
@@ -242,6 +245,37 @@ impl<'a> Configurations<'a> {
             finds_marks: false,
             ..forward
         }
+    }
+
+    /// chunks.cu, where it finds what chunks come to, or adjoint chunks; and how channels are dealt to its blocks.
+    pub fn copied_chunks(&self, adjoints: bool) -> Option<(Configuration, Units)> {
+        if !self.aligned_for_bulk() {
+            return None;
+        }
+        let (layout, units, shared_bytes) =
+            self.properties.copied_chunks(self.problem, self.slots(), adjoints)?;
+        let walking = self.walking(Program::Chunks);
+        // Decays are the same for all methods that have them by a sum.
+        let (method, coefficients) = match adjoints {
+            true => (Method::Zoh, Coefficients::Exact),
+            false => (walking.method, walking.coefficients),
+        };
+        let configuration = self.that_fit(Configuration {
+            method,
+            coefficients,
+            summary: true,
+            cut: true,
+            adjoints,
+            layout,
+            vector: 1,
+            vector_b: 1,
+            vector_c: 1,
+            vector_states: self.vector_states(1),
+            min_blocks: BLOCKS_OF_CHUNKS,
+            shared_bytes,
+            ..walking
+        });
+        Some((configuration, units))
     }
 
     /// forward.cu, for so many chunks.

@@ -41,6 +41,17 @@ const BULK_STATES: usize = 4;
 const BULK_CHANNELS: usize = 32;
 const BULK_WARPS: usize = BULK_LANES * BULK_CHANNELS / 32;
 const BULK_TILE: usize = 32;
+const BULK_LAYOUT: Layout = Layout {
+    lanes: BULK_LANES,
+    time_lanes: 1,
+    states: BULK_STATES,
+    rounds: 1,
+    orders: 1,
+    parts: 1,
+    channels: BULK_CHANNELS,
+    warps: BULK_WARPS,
+    tile: BULK_TILE,
+};
 const BULK_STAGES: usize = 3;
 /// Frames of a chunk from which on it is the faster, and of a row of one chunk; the frames that tiles of a row may have that is
 /// shorter than that chunk.
@@ -111,6 +122,11 @@ pub(super) fn bulk_bytes(problem: &Problem, tile: usize) -> usize {
     (inputs + outputs + pairs + marks + BULK_BARRIERS * 8 + PLACE_BYTES).next_multiple_of(SWIZZLED_BYTES)
 }
 
+/// Shared memory of chunks.cu.
+fn chunks_bytes() -> usize {
+    BULK_STAGES * BULK_TILE * 4 * (2 * BULK_CHANNELS + BULK_LAYOUT.slots()) + BULK_BARRIERS * 8
+}
+
 /// Frames of a tile of a short row: the most of those that leave fewest beyond its end.
 fn bulk_tile_of(seq: usize) -> usize {
     let tiles = BULK_TILES_OF_SHORT_ROWS.into_iter();
@@ -128,8 +144,8 @@ fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize
 }
 
 impl Properties {
-    /// Whether the device can copy the tiles of a problem by itself, and nothing is done to their elements but the scan.
-    fn copies_tiles(&self, problem: &Problem) -> bool {
+    /// Whether the device can copy the tiles of a problem by itself, and nothing is done to their elements but a scan.
+    fn copies_elements(&self, problem: &Problem) -> bool {
         let needs_more =
             problem.d || problem.z || problem.dt_bias || problem.dt_softplus || problem.dt_limit.is_some();
         let rows_fit = |elements: usize| (elements * 4).is_multiple_of(BULK_ALIGNMENT);
@@ -137,7 +153,6 @@ impl Properties {
             && self.shared_per_multiprocessor / (bulk_bytes(problem, BULK_TILE) + RESERVED_SHARED) >= BULK_BLOCKS
             && problem.element == ElementType::F32
             && !problem.complex
-            && !is_heavy_walk_forward(problem)
             && varying(problem) == 2
             && !(needs_more || problem.reverse || problem.bidirectional)
             && rows_fit(problem.state)
@@ -146,13 +161,39 @@ impl Properties {
             && (unit(problem) == problem.dim || unit(problem).is_multiple_of(BULK_CHANNELS))
     }
 
+    /// The same, where the forward scan unrolls the walk of a tile.
+    fn copies_tiles(&self, problem: &Problem) -> bool {
+        self.copies_elements(problem) && !is_heavy_walk_forward(problem)
+    }
+
     /// The same of rows that are long enough for its usual tiles.
     fn copies_long_tiles(&self, problem: &Problem) -> bool {
         problem.seq >= BULK_FRAMES && self.copies_tiles(problem)
     }
 
+    /// The layout of chunks.cu, its blocks of channels, and its shared memory, where it finds what chunks come to, or adjoint
+    /// chunks, of walks with so many states a pass. Adjoints want decays alone, whatever the method's gains are.
+    pub(super) fn copied_chunks(
+        &self,
+        problem: &Problem,
+        slots: usize,
+        adjoints: bool,
+    ) -> Option<(Layout, Units, usize)> {
+        let unit = unit(problem);
+        let units = Units { unit, blocks: unit.div_ceil(BULK_CHANNELS) };
+        let may = slots == BULK_LAYOUT.slots() && decay_by_sum(problem) && !problem.seq_idx;
+        let copies = if adjoints { self.copies_elements(problem) } else { self.copies_tiles(problem) };
+        (may && copies).then(|| (BULK_LAYOUT, units, chunks_bytes()))
+    }
+
     /// The layout of bulk.cu, where it is the faster for chunks of so many frames that are walked in this one.
-    fn bulk_layout(&self, problem: &Problem, layout: &Layout, chunk: usize, interval: usize) -> Option<Layout> {
+    fn bulk_layout(
+        &self,
+        problem: &Problem,
+        layout: &Layout,
+        chunk: usize,
+        interval: usize,
+    ) -> Option<Layout> {
         let Layout { lanes, states, rounds, channels, tile, .. } = *layout;
         let is_written_for =
             (lanes, states, rounds) == (BULK_LANES, BULK_STATES, 1) && channels == BULK_CHANNELS;

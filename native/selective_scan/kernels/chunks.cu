@@ -1,0 +1,214 @@
+// What each chunk of a row comes to if it begins with zero, where the device copies whole tiles by itself (bulk.cuh): the state
+// that it ends with, or, ADJOINTS, what it adds to the gradient of the state before it, and ΣΔ, of which prefix.cu or the walk
+// makes the product of its decays. So do forward.cu and backward.cu, as SUMMARY, where more is done to elements.
+//
+// ADJOINTS: chunks are walked from the last frame to the first, with λ ← a(λ + C dy); h ← ah + g B x else.
+//
+// A block has one chunk of one batch row and CHANNELS channels; a thread has STATES states of a channel. A step is four frames,
+// whose operands are read one step ahead.
+
+#define USE_X !ADJOINTS
+#define USE_B !ADJOINTS
+#define USE_C ADJOINTS
+#define USE_DY ADJOINTS
+#define USE_Z 0
+#define ONE_PASS 0
+
+#include "number.cuh"
+#include "discretize.cuh"
+#include "arguments.cuh"
+#include "block.cuh"
+#include "bulk.cuh"
+
+#define STEP 4
+
+static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
+static_assert(!COMPLEX && ELEMENT == 0 && !HAS_DT_BIAS && !SOFTPLUS && !LIMIT && !SEQ_IDX, "elements need nothing but the scan");
+static_assert(DECAY_BY_SUM, "no product of decays is kept");
+static_assert(TILE % STEP == 0, "a tile is made of steps");
+
+// As the engine copies it, each tensor's part at a multiple of 128 bytes: Δ, x or dy, and B or C.
+struct Tile {
+  Real delta[TILE][CHANNELS], source[TILE][CHANNELS], projection[TILE][SLOTS];
+};
+
+struct Shared {
+  Tile tiles[STAGES];
+  Barrier brought[STAGES], walked[STAGES];
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
+
+// The frames of a chunk, in tiles from the side on which the walk begins. Of the last some may be missing.
+struct Frames {
+  int begin, end;
+
+  __device__ __forceinline__ int tiles() const { return (end - begin + TILE - 1) / TILE; }
+  __device__ __forceinline__ int first_of(int number) const {
+    return ADJOINTS ? end - (number + 1) * TILE : begin + number * TILE;
+  }
+};
+
+struct Thread {
+  int lane, column;
+  Real delta_sum;
+  Rate rate[STATES];
+  State carried[STATES];
+};
+
+struct Operands {
+  Real delta[STEP], source[STEP];
+  State projection[STEP][STATES];
+};
+
+__device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const Sources& maps, const Place& place,
+                                    const Frames& frames, int number, int stage) {
+  Barrier& barrier = shared.brought[stage];
+  Tile& tile = shared.tiles[stage];
+  const int frame = frames.first_of(number), channel = (int)place.channel0, row = (int)place.row;
+  bring(tile.delta, maps.dt, channel, frame, row, barrier);
+  bring(tile.source, maps.source, channel, frame, row, barrier);
+  bring(tile.projection, maps.projection, (int)first_state(args), (int)(ADJOINTS ? place.group_c : place.group_b), frame, row,
+        barrier);
+  barrier.arrive_announcing(sizeof(Tile));
+}
+
+// What the carrier does.
+__device__ __forceinline__ void carry(Shared& shared, const Arguments& args, const Sources& maps, const Place& place,
+                                      const Frames& frames) {
+  const int tiles = frames.tiles();
+  for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, args, maps, place, frames, number, number);
+  Turn<STAGES> stage;
+#pragma unroll 1
+  for (int number = STAGES; number < tiles; number++) {
+    shared.walked[stage.place].wait(stage.parity);
+    ask(shared, args, maps, place, frames, number, stage.place);
+    stage.advance();
+  }
+}
+
+// Those of the step that begins with the tile's frame `first`, as the walk counts them.
+__device__ __forceinline__ void fetch(const Tile& tile, const Thread& thread, int first, Operands& operands) {
+#pragma unroll
+  for (int f = 0; f < STEP; f++) {
+    const int r = ADJOINTS ? TILE - 1 - first - f : first + f;
+    operands.delta[f] = tile.delta[r][thread.column];
+    operands.source[f] = tile.source[r][thread.column];
+    load_lane(operands.projection[f], &tile.projection[r][thread.lane * LANE_WIDTH]);
+  }
+}
+
+// Walks a step; WHOLE: all of it, else its first `rows` frames.
+template <bool WHOLE>
+__device__ __forceinline__ void walk(Thread& thread, const Operands& operands, [[maybe_unused]] int rows) {
+#pragma unroll
+  for (int f = 0; f < STEP; f++) {
+    const bool here = WHOLE || f < rows;
+    const Real delta = here ? operands.delta[f] : (Real)0;
+    thread.delta_sum += delta;
+    [[maybe_unused]] const Real input = scale_input(operands.source[f], delta);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+#if ADJOINTS
+      const State next = decay_at(thread.rate[s], delta) * (operands.projection[f][s] * operands.source[f] + thread.carried[s]);
+#else
+      const Coefficients k = discretize(thread.rate[s], delta);
+#if HAS_GAIN
+      const State next = advance(k, thread.carried[s], k.g * (operands.projection[f][s] * input));
+#else
+      const State next = advance(k, thread.carried[s], operands.projection[f][s] * input);
+#endif
+#endif
+      thread.carried[s] = here ? next : thread.carried[s];
+    }
+  }
+}
+
+__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
+  thread.lane = lane_of(threadIdx.x % 32);
+  thread.column = row_of(threadIdx.x);
+  thread.delta_sum = 0;
+  const State* row = thread.column < place.channels ? args.a + (place.channel0 + thread.column) * args.state : nullptr;
+  State a[STATES];
+  load_states(a, row ? row + first_state(args) : row, states_here(args), thread.lane);
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    thread.rate[s] = rate_of(ADJOINTS ? finite_rate(a[s]) : a[s]);
+    thread.carried[s] = to_state(0);
+  }
+}
+
+// Leaves what the chunk has come to.
+__device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
+  const int lane = lane_of(thread_anew() % 32), column = row_of(thread_anew());
+  if (column >= place.channels) return;
+  const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + place.channel0 + column;
+#if ADJOINTS
+  State* to = args.adjoint_ends + boundary * SLOTS;
+#else
+  State* to = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+#endif
+  store_states<PACK>(thread.carried, to, SLOTS, lane);  // zero beyond the last
+  if (lane == 0) args.delta_sums[boundary] = thread.delta_sum;
+}
+
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
+    scan_chunks(const Arguments args, const __grid_constant__ Sources maps) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+
+  let_next_begin();
+  const Place place = find_place(args);
+  if (place.row >= args.batch) return;
+  const i64 begin = chunk_begin(args, place);
+  // Nobody asks for the end of the last chunk, nor for what is before the first segment.
+  if (ADJOINTS ? begin < args.segment : place.chunk == args.chunks - 1) return;
+  const Frames frames{(int)begin, (int)chunk_end(args, place)};
+  if (threadIdx.x == THREADS) {
+    for (int stage = 0; stage < STAGES; stage++) {
+      shared.brought[stage].begin(1);
+      shared.walked[stage].begin(WARPS);
+    }
+    show_to_engine();
+  }
+  __syncthreads();
+  if (threadIdx.x >= THREADS) {
+    if (threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
+    return;
+  }
+
+  Thread thread;
+  begin_thread(thread, args, place);
+  const int tiles = frames.tiles(), whole = (frames.end - frames.begin) / TILE;
+  Turn<STAGES> stage;
+  Operands operands;
+  shared.brought[stage.place].wait(stage.parity);
+  fetch(shared.tiles[stage.place], thread, 0, operands);
+#pragma unroll 1
+  for (int number = 0; number < whole; number++) {
+    Turn<STAGES> next = stage;
+    next.advance();
+#pragma unroll
+    for (int first = 0; first < TILE; first += STEP) {
+      const bool goes_on = first == TILE - STEP;
+      Operands ahead;
+      if (goes_on) {
+        __syncwarp();  // all have read the tile
+        if (threadIdx.x % 32 == 0) shared.walked[stage.place].arrive();
+        if (number + 1 < tiles) shared.brought[next.place].wait(next.parity);
+      }
+      // After the last tile there is nothing to be fetched; what is there is not used.
+      fetch(shared.tiles[goes_on ? next.place : stage.place], thread, goes_on ? 0 : first + STEP, ahead);
+      walk<true>(thread, operands, STEP);
+      operands = ahead;
+    }
+    stage = next;
+  }
+  const int left = frames.end - frames.begin - whole * TILE;
+#pragma unroll 1
+  for (int first = 0; first < left; first += STEP) {
+    fetch(shared.tiles[stage.place], thread, first, operands);
+    walk<false>(thread, operands, left - first);
+  }
+  wait_for_kernels_before();  // they may still read what lies where this goes
+  end_thread(thread, args, place);
+}
