@@ -436,8 +436,13 @@ pub unsafe extern "C" fn cuTensorMapEncodeTiled(
         CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B => true,
         _ => return CUresult::CUDA_ERROR_NOT_SUPPORTED,
     };
-    if element != CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-        || interleave != CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE
+    let element = match element {
+        CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32 => 4,
+        CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+        | CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16 => 2,
+        _ => return CUresult::CUDA_ERROR_NOT_SUPPORTED,
+    };
+    if interleave != CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE
         || fill != CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
         || !(3..=5).contains(&rank)
     {
@@ -454,6 +459,7 @@ pub unsafe extern "C" fn cuTensorMapEncodeTiled(
     };
     let described = TensorMap {
         address: address as u64,
+        element,
         shape: shape.to_vec(),
         strides: strides.to_vec(),
         tile: tile.to_vec(),

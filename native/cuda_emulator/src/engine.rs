@@ -12,9 +12,6 @@ const MOST_DIMENSIONS: usize = 5;
 /// Elements of a box along each dimension.
 const LONGEST: u32 = 256;
 
-/// Bytes of an element: no others are known here.
-const ELEMENT: usize = 4;
-
 /// What addresses, the distances of rows, and those of a box are multiples of.
 const UNIT: u64 = 16;
 
@@ -26,6 +23,8 @@ const SWIZZLED: usize = 128;
 pub struct TensorMap {
     /// Where it begins.
     pub address: u64,
+    /// Bytes of an element.
+    pub element: usize,
     /// Its elements along each dimension, neighbours first.
     pub shape: Vec<u64>,
     /// Bytes from one to the next along each dimension but the first.
@@ -42,8 +41,9 @@ pub const MAP_WORDS: usize = 16;
 impl TensorMap {
     /// Whether the driver would make it.
     pub fn is_valid(&self) -> bool {
-        let row = u64::from(self.tile[0]) * ELEMENT as u64;
-        (1..=MOST_DIMENSIONS).contains(&self.shape.len())
+        let row = u64::from(self.tile[0]) * self.element as u64;
+        [2, 4].contains(&self.element)
+            && (1..=MOST_DIMENSIONS).contains(&self.shape.len())
             && self.address.is_multiple_of(UNIT)
             && self.shape.iter().all(|&count| (1..=1 << 32).contains(&count))
             && self.strides.iter().all(|&bytes| bytes.is_multiple_of(UNIT) && bytes < 1 << 40)
@@ -55,7 +55,8 @@ impl TensorMap {
     /// As kernels are given it.
     pub fn words(&self) -> [u64; MAP_WORDS] {
         let mut words = [0; MAP_WORDS];
-        (words[0], words[1]) = (self.address, self.shape.len() as u64 | u64::from(self.swizzled) << 8);
+        words[0] = self.address;
+        words[1] = self.shape.len() as u64 | u64::from(self.swizzled) << 8 | (self.element as u64) << 16;
         words[2..].iter_mut().zip(&self.shape).for_each(|(word, &count)| *word = count);
         words[7..].iter_mut().zip(&self.strides).for_each(|(word, &bytes)| *word = bytes);
         words[11..].iter_mut().zip(&self.tile).for_each(|(word, &count)| *word = u64::from(count));
@@ -68,33 +69,34 @@ impl TensorMap {
         let rank = ((words[1] & 0xff) as usize).clamp(1, MOST_DIMENSIONS);
         let map = Self {
             address: words[0],
+            element: (words[1] >> 16) as usize,
             shape: words[2..][..rank].to_vec(),
             strides: words[7..][..rank - 1].to_vec(),
             tile: words[11..][..rank].iter().map(|&count| count as u32).collect(),
-            swizzled: words[1] >> 8 == 1,
+            swizzled: words[1] >> 8 & 1 == 1,
         };
         if map.is_valid() { Ok(map) } else { Err("no tensor map is there".to_owned()) }
     }
 
     /// Bytes of a box.
     pub fn bytes(&self) -> usize {
-        self.tile.iter().product::<u32>() as usize * ELEMENT
+        self.tile.iter().product::<u32>() as usize * self.element
     }
 
     /// For each element of the box that begins at these coordinates: where it lies in shared memory if the box does from
     /// `start` on, and where in global memory if it is one of the tensor's.
     fn elements(&self, start: u64, coordinates: &[i32]) -> impl Iterator<Item = (u64, Option<u64>)> {
-        (0..self.bytes() / ELEMENT).map(move |number| {
+        (0..self.bytes() / self.element).map(move |number| {
             let mut rest = number as u32;
             let mut global = Some(self.address);
             for (axis, &count) in self.tile.iter().enumerate() {
                 let at = i64::from(coordinates[axis]) + i64::from(rest % count);
                 rest /= count;
-                let step = if axis == 0 { ELEMENT as u64 } else { self.strides[axis - 1] };
+                let step = if axis == 0 { self.element as u64 } else { self.strides[axis - 1] };
                 let here = u64::try_from(at).ok().filter(|&at| at < self.shape[axis]);
                 global = global.zip(here).map(|(address, at)| address + at * step);
             }
-            let place = start + (number * ELEMENT) as u64;
+            let place = start + (number * self.element) as u64;
             // The number of 16 bytes among 128, by that of 128 among 1024.
             let turned = if self.swizzled { place ^ (place >> 3 & 0x70) } else { place };
             (turned, global)
@@ -112,9 +114,9 @@ impl TensorMap {
         self.each(coordinates, start, shared, |element, address| {
             element.fill(0);
             if let Some(address) = address {
-                let from = global.source(address, ELEMENT)?;
+                let from = global.source(address, element.len())?;
                 // SAFETY: as many bytes are allocated there; nobody else writes to them (warp.rs).
-                unsafe { std::ptr::copy_nonoverlapping(from, element.as_mut_ptr(), ELEMENT) };
+                unsafe { std::ptr::copy_nonoverlapping(from, element.as_mut_ptr(), element.len()) };
             }
             Ok(())
         })
@@ -127,14 +129,13 @@ impl TensorMap {
         start: u64,
         global: &mut Global,
         shared: &mut Shared,
-        combine: fn([u8; ELEMENT], [u8; ELEMENT]) -> [u8; ELEMENT],
+        combine: fn(&mut [u8], &[u8]),
     ) -> Result<(), String> {
         self.each(coordinates, start, shared, |element, address| {
             if let Some(address) = address {
-                let element = (&*element).try_into().expect("an element has so many bytes");
-                let there = global.target(address, ELEMENT)?.cast::<[u8; ELEMENT]>();
+                let there = global.target(address, element.len())?;
                 // SAFETY: as many bytes are allocated there, to be written; nobody else does (warp.rs).
-                unsafe { there.write(combine(there.read(), element)) };
+                combine(unsafe { std::slice::from_raw_parts_mut(there, element.len()) }, element);
             }
             Ok(())
         })
@@ -153,18 +154,20 @@ impl TensorMap {
             return Err(format!("a box of shared memory at {start}, which is no multiple of {SWIZZLED}"));
         }
         self.elements(start, coordinates)
-            .try_for_each(|(place, address)| copy(shared.copied(place, ELEMENT)?, address))
+            .try_for_each(|(place, address)| copy(shared.copied(place, self.element)?, address))
     }
 }
 
 /// A box takes the place of what is there.
-pub fn replacement(_: [u8; ELEMENT], element: [u8; ELEMENT]) -> [u8; ELEMENT] {
-    element
+pub fn replacement(there: &mut [u8], element: &[u8]) {
+    there.copy_from_slice(element);
 }
 
 /// A box of f32 is added to what is there.
-pub fn sum(there: [u8; ELEMENT], element: [u8; ELEMENT]) -> [u8; ELEMENT] {
-    (f32::from_ne_bytes(there) + f32::from_ne_bytes(element)).to_ne_bytes()
+pub fn sum(there: &mut [u8], element: &[u8]) {
+    let [before, more] =
+        [&*there, element].map(|bytes| f32::from_ne_bytes(bytes.try_into().expect("an f32 has four bytes")));
+    there.copy_from_slice(&(before + more).to_ne_bytes());
 }
 
 /// A barrier in shared memory.
@@ -252,6 +255,7 @@ mod tests {
         global::add(start, 24 * 4, Home::Device);
         let map = TensorMap {
             address: start as u64,
+            element: 4,
             shape: vec![8, 3],
             strides: vec![32],
             tile: vec![4, 4],
@@ -273,6 +277,12 @@ mod tests {
         assert_eq!(numbers[8..10], [2f32.to_bits(), one]);
         let words = map.take_away(&[0, 2], 64, &mut global, &mut shared, replacement).unwrap_err();
         assert!(words.contains("no multiple of 128"), "{words}");
+        // Elements of two bytes: {frames: 6, channels: 8} of them, the low and the high half of each number in turn.
+        let halves = TensorMap { element: 2, shape: vec![8, 6], strides: vec![16], tile: vec![8, 2], ..map };
+        assert_eq!(TensorMap::of_words(halves.words()).as_ref(), Ok(&halves));
+        halves.bring(&[0, 5], 128, &mut global, &mut shared).unwrap();
+        let brought: Vec<u8> = shared.copied(128, 32).unwrap().iter().copied().step_by(2).collect();
+        assert_eq!(brought, [20, 0, 21, 0, 22, 0, 23, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         global::remove(start, Home::Device);
     }
 
@@ -280,6 +290,7 @@ mod tests {
     fn boxes_are_swizzled() {
         let map = TensorMap {
             address: 0,
+            element: 4,
             shape: vec![32, 8],
             strides: vec![128],
             tile: vec![32, 8],
@@ -297,6 +308,7 @@ mod tests {
     fn a_map_is_refused_that_the_driver_would_refuse() {
         let map = |shape: [u64; 2], strides, address| TensorMap {
             address,
+            element: 4,
             shape: shape.to_vec(),
             strides: vec![strides],
             tile: vec![32, 8],

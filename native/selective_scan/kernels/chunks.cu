@@ -23,13 +23,13 @@
 #define STEP 4
 
 static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
-static_assert(!COMPLEX && ELEMENT == 0 && !HAS_DT_BIAS && !SOFTPLUS && !LIMIT && !SEQ_IDX, "elements need nothing but the scan");
+static_assert(!COMPLEX && ELEMENT != 1 && !HAS_DT_BIAS && !SOFTPLUS && !LIMIT && !SEQ_IDX, "dt is Δ");
 static_assert(DECAY_BY_SUM, "no product of decays is kept");
 static_assert(TILE % STEP == 0, "a tile is made of steps");
 
 // As the engine copies it, each tensor's part at a multiple of 128 bytes: Δ, x or dy, and B or C.
 struct Tile {
-  Real delta[TILE][CHANNELS], source[TILE][CHANNELS], projection[TILE][SLOTS];
+  Element delta[TILE][CHANNELS], source[TILE][CHANNELS], projection[TILE][SLOTS];
 };
 
 struct Shared {
@@ -91,9 +91,11 @@ __device__ __forceinline__ void fetch(const Tile& tile, const Thread& thread, in
 #pragma unroll
   for (int f = 0; f < STEP; f++) {
     const int r = ADJOINTS ? TILE - 1 - first - f : first + f;
-    operands.delta[f] = tile.delta[r][thread.column];
-    operands.source[f] = tile.source[r][thread.column];
-    load_lane(operands.projection[f], &tile.projection[r][thread.lane * LANE_WIDTH]);
+    operands.delta[f] = to_real(tile.delta[r][thread.column]);
+    operands.source[f] = to_real(tile.source[r][thread.column]);
+    const ElementPack<STATES> own = *reinterpret_cast<const ElementPack<STATES>*>(&tile.projection[r][thread.lane * STATES]);
+#pragma unroll
+    for (int s = 0; s < STATES; s++) operands.projection[f][s] = own.real(s);
   }
 }
 

@@ -21,7 +21,7 @@ use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::policy::{Layout, Properties};
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
-use shapes::{bf16, block, problem};
+use shapes::{bf16, block, f64, problem};
 use support::devices::{architectures, copies_tiles, device, kernels};
 use support::nvrtc::compiler;
 use support::packing::compress;
@@ -119,31 +119,36 @@ fn tiles_are_copied_by_devices_that_can() {
     }
 }
 
-/// Of which kinds of chunks a device finds in copied tiles what they come to: those of states, and of adjoints.
-fn copied_chunks(device: &Properties, problem: &Problem) -> [bool; 2] {
-    let all = configurations(device, problem, Pass::Backward);
-    [false, true].map(|adjoints| {
-        all.iter().any(|kernel| kernel.program == Program::Chunks && kernel.adjoints == adjoints)
-    })
+/// Of which chunks a device finds in copied tiles what is to be known of them: a forward pass's, a backward pass's, and its
+/// adjoints'.
+fn copied_chunks(device: &Properties, problem: &Problem) -> [bool; 3] {
+    let finds = |pass, adjoints| {
+        configurations(device, problem, pass)
+            .iter()
+            .any(|kernel| kernel.program == Program::Chunks && kernel.adjoints == adjoints)
+    };
+    [finds(Pass::Forward, false), finds(Pass::Backward, false), finds(Pass::BackwardFromCheckpoints, true)]
 }
 
 #[test]
 fn what_chunks_come_to_is_found_in_copied_tiles_where_a_sum_gives_their_decays() {
     let h200 = device(90);
     let plain = problem(1, 65536, 1024, 16);
-    assert_eq!(copied_chunks(&h200, &plain), [true; 2]);
-    assert_eq!(copied_chunks(&h200, &Problem { method: Method::Rk4, ..plain.clone() }), [true; 2]);
-    assert_eq!(copied_chunks(&h200, &Problem { method: Method::Foh, ..plain.clone() }), [false, true]);
+    assert_eq!(copied_chunks(&h200, &plain), [true; 3]);
+    assert_eq!(copied_chunks(&h200, &Problem { method: Method::Rk4, ..plain.clone() }), [true; 3]);
+    assert_eq!(copied_chunks(&h200, &bf16(plain.clone())), [false, true, true]);
+    assert_eq!(copied_chunks(&h200, &Problem { z: true, ..plain.clone() }), [true, true, false]);
+    assert_eq!(copied_chunks(&h200, &Problem { method: Method::Foh, ..plain.clone() }), [false, false, true]);
     for problem in [
         Problem { method: Method::Bilinear, ..plain.clone() },
         Problem { seq_idx: true, ..plain.clone() },
-        Problem { z: true, ..plain.clone() },
-        bf16(plain.clone()),
+        Problem { dt_softplus: true, ..plain.clone() },
+        f64(plain.clone()),
     ] {
-        assert_eq!(copied_chunks(&h200, &problem), [false; 2], "{problem:?}");
+        assert_eq!(copied_chunks(&h200, &problem), [false; 3], "{problem:?}");
     }
     for device in architectures().into_iter().filter(|device| device.architecture < 90) {
-        assert_eq!(copied_chunks(&device, &plain), [false; 2], "{device:?}");
+        assert_eq!(copied_chunks(&device, &plain), [false; 3], "{device:?}");
     }
 }
 

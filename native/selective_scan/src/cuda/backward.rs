@@ -8,7 +8,9 @@ use super::launch::{
     Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, check_inputs, check_presence,
     checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, BackwardPlan, Configurations, ForwardPlan, Piece, Properties, StatesPlan};
+use super::policy::{
+    Alignment, BackwardPlan, Chunks, Configurations, ForwardPlan, Piece, Properties, StatesPlan,
+};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// Threads of a block of reduce.cu, and the columns of a parameter that it sums. A pack of components of dB or dC is summed by a
@@ -53,7 +55,7 @@ impl BackwardKernels<Wanted> {
                 States::Forward(forward, Wanted::walking(kernel, c"scan_forward"))
             }
             StatesPlan::Summaries(layout, units) => {
-                States::Summaries(Boundaries::of_states(&of(layout, units), units, false))
+                States::Summaries(Boundaries::of(&of(layout, units), Chunks::OfBackward, units, false))
             }
         };
         let reduce = configurations.reduce();
@@ -65,7 +67,8 @@ impl BackwardKernels<Wanted> {
             round_constants: of_reduce(c"scan_round_constants"),
             marks: Wanted::marks(&configurations, plan.chunks),
             states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
-            adjoints: (plan.segments > 1).then(|| Boundaries::of_adjoints(&configurations, plan.units)),
+            adjoints: (plan.segments > 1)
+                .then(|| Boundaries::of(&configurations, Chunks::OfAdjoints, plan.units, false)),
         }
     }
 

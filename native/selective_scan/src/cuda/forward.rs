@@ -7,7 +7,7 @@ use super::device::Device;
 use super::launch::{
     Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, Configurations, ForwardPlan, Layout, Properties};
+use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Layout, Properties};
 use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Outputs, Problem};
 
@@ -38,7 +38,7 @@ impl ForwardKernels<Wanted> {
             bulk,
             marks: Wanted::marks(&configurations, plan.chunks),
             boundaries: (plan.chunks > 1)
-                .then(|| Boundaries::of_states(&configurations, plan.units, forward.joins)),
+                .then(|| Boundaries::of(&configurations, Chunks::OfForward, plan.units, forward.joins)),
         }
     }
 

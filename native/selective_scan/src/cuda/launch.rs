@@ -20,7 +20,7 @@ use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
 use super::policy::{
-    Alignment, Configurations, Layout, Properties, RESERVED_SHARED, Units, checkpoint_interval,
+    Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, Units, checkpoint_interval,
 };
 use super::tensor_maps::{Maps, Sources};
 use crate::{Error, Inputs, Problem};
@@ -231,7 +231,7 @@ impl<'a> Launcher<'a> {
 
 /// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
 pub(super) struct Boundaries<K> {
-    adjoints: bool,
+    chunks: Chunks,
     summary: K,
     /// How channels are dealt to the blocks of the summary.
     units: Units,
@@ -243,34 +243,28 @@ pub(super) struct Boundaries<K> {
 }
 
 impl Boundaries<Wanted> {
-    pub(super) fn of_states(configurations: &Configurations<'_>, units: Units, joined: bool) -> Self {
-        let through_registers = || Wanted::walking(configurations.chunk_states(), c"scan_forward");
-        Self::of(configurations, false, through_registers, units, joined)
-    }
-
-    pub(super) fn of_adjoints(configurations: &Configurations<'_>, units: Units) -> Self {
-        let through_registers = || Wanted::walking(configurations.chunk_adjoints(), c"scan_summary");
-        Self::of(configurations, true, through_registers, units, false)
-    }
-
-    fn of(
+    /// Of chunks of the channels of `units`; `joined` by the kernel that needs them.
+    pub(super) fn of(
         configurations: &Configurations<'_>,
-        adjoints: bool,
-        through_registers: impl FnOnce() -> Wanted,
+        chunks: Chunks,
         units: Units,
         joined: bool,
     ) -> Self {
-        let (summary, units, copied) = match configurations.copied_chunks(adjoints) {
+        let adjoints = chunks == Chunks::OfAdjoints;
+        let (summary, units, copied) = match configurations.copied_chunks(chunks) {
             Some((kernel, units)) => (Wanted::walking(kernel, c"scan_chunks"), units, Some(kernel.layout)),
-            None => (through_registers(), units, None),
+            None if adjoints => {
+                (Wanted::walking(configurations.chunk_adjoints(), c"scan_summary"), units, None)
+            }
+            None => (Wanted::walking(configurations.chunk_states(), c"scan_forward"), units, None),
         };
         let prefix = (!joined).then(|| Wanted::prefix(configurations.prefix(adjoints)));
-        Self { adjoints, summary, units, copied, prefix, slots: configurations.slots() }
+        Self { chunks, summary, units, copied, prefix, slots: configurations.slots() }
     }
 
     pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<Boundaries<K>, E> {
         Ok(Boundaries {
-            adjoints: self.adjoints,
+            chunks: self.chunks,
             summary: f(self.summary)?,
             units: self.units,
             copied: self.copied,
@@ -290,7 +284,7 @@ impl Boundaries<Kernel> {
     ) -> Result<(), Error> {
         let mut of_chunks = *arguments;
         of_chunks.deal(self.units);
-        let sources = |layout| Sources::of(problem, &layout, arguments, self.adjoints);
+        let sources = |layout| Sources::of(problem, &layout, arguments, self.chunks);
         let sources = self.copied.map(sources).transpose()?;
         let blocks = walking_blocks(&of_chunks);
         launcher.launch_with("summary", self.summary, blocks, &of_chunks, sources.as_ref())?;

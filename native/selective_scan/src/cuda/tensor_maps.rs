@@ -11,8 +11,8 @@ use cudarc::driver::sys::{
 
 use super::arguments::Arguments;
 use super::driver::During;
-use super::policy::Layout;
-use crate::{Error, Inputs, Problem, Projection};
+use super::policy::{Chunks, Layout};
+use crate::{ElementType, Error, Inputs, Problem, Projection};
 
 /// `Maps` of bulk.cuh, field by field.
 #[repr(C)]
@@ -30,15 +30,25 @@ pub(super) fn makes_tensor_maps() -> bool {
     unsafe { culib().get::<unsafe extern "C" fn()>(b"cuTensorMapEncodeTiled\0") }.is_ok()
 }
 
-/// The map of a tensor of f32, with the number of elements along each dimension, neighbours first, and of a box of it.
+/// As the driver names it; no others are copied.
+fn data_type(element: ElementType) -> CUtensorMapDataType {
+    match element {
+        ElementType::Bf16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        ElementType::F16 => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        _ => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    }
+}
+
+/// The map of a tensor, with the number of elements along each dimension, neighbours first, and of a box of it.
 fn map<const RANK: usize>(
     what: &str,
+    element: ElementType,
     address: CUdeviceptr,
     shape: [usize; RANK],
     tile: [usize; RANK],
     swizzle: CUtensorMapSwizzle,
 ) -> Result<CUtensorMap, Error> {
-    let mut bytes = size_of::<f32>();
+    let mut bytes = element.size();
     let strides = shape.map(|count| {
         bytes *= count;
         bytes as u64
@@ -50,7 +60,7 @@ fn map<const RANK: usize>(
     unsafe {
         cuTensorMapEncodeTiled(
             map.as_mut_ptr(),
-            CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            data_type(element),
             RANK as u32,
             address as *mut c_void,
             shape.as_ptr(),
@@ -85,7 +95,7 @@ fn of_sequence(
     swizzle: CUtensorMapSwizzle,
 ) -> Result<CUtensorMap, Error> {
     let Problem { batch, seq, dim, .. } = *problem;
-    map(what, address, [dim, seq, batch], [layout.channels, layout.tile, 1], swizzle)
+    map(what, problem.element, address, [dim, seq, batch], [layout.channels, layout.tile, 1], swizzle)
 }
 
 /// Of b or c.
@@ -99,13 +109,8 @@ fn of_projection(
     let Problem { batch, seq, state, .. } = *problem;
     // None is constant where tiles are copied.
     let groups = projection.groups().unwrap_or(1);
-    map(
-        what,
-        address,
-        [state, groups, seq, batch],
-        [layout.slots(), 1, layout.tile, 1],
-        CU_TENSOR_MAP_SWIZZLE_NONE,
-    )
+    let (shape, tile) = ([state, groups, seq, batch], [layout.slots(), 1, layout.tile, 1]);
+    map(what, problem.element, address, shape, tile, CU_TENSOR_MAP_SWIZZLE_NONE)
 }
 
 impl Maps {
@@ -127,18 +132,18 @@ impl Maps {
 }
 
 impl Sources {
-    /// Of what the chunks of a problem come from, or its adjoint chunks.
+    /// Of what chunks of a problem come from.
     pub(super) fn of(
         problem: &Problem,
         layout: &Layout,
         arguments: &Arguments,
-        adjoints: bool,
+        chunks: Chunks,
     ) -> Result<Self, Error> {
         let sequence =
             |what, address| of_sequence(what, problem, layout, address, CU_TENSOR_MAP_SWIZZLE_NONE);
-        let (source, projection) = match adjoints {
-            true => (("dy", arguments.dy), ("c", arguments.c, problem.c)),
-            false => (("x", arguments.x), ("b", arguments.b, problem.b)),
+        let (source, projection) = match chunks {
+            Chunks::OfAdjoints => (("dy", arguments.dy), ("c", arguments.c, problem.c)),
+            _ => (("x", arguments.x), ("b", arguments.b, problem.b)),
         };
         Ok(Self {
             dt: sequence("dt", arguments.dt)?,

@@ -6,8 +6,8 @@ use super::backward::{
 };
 use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes};
 use super::{
-    Alignment, Layout, Properties, RESERVED_SHARED, Units, finds_marks, has_several_passes, is_constant,
-    is_heavy_walk_forward, is_plain, real_bytes, state_words,
+    Alignment, Chunks, Layout, Properties, RESERVED_SHARED, Units, finds_marks, has_several_passes,
+    is_constant, is_heavy_walk_forward, is_plain, real_bytes, state_words,
 };
 use crate::cuda::compile::{Configuration, Program};
 use crate::{Coefficients, ElementType, Method, Problem};
@@ -247,14 +247,15 @@ impl<'a> Configurations<'a> {
         }
     }
 
-    /// chunks.cu, where it finds what chunks come to, or adjoint chunks; and how channels are dealt to its blocks.
-    pub fn copied_chunks(&self, adjoints: bool) -> Option<(Configuration, Units)> {
+    /// chunks.cu, where it finds what is to be known of chunks, and how channels are dealt to its blocks.
+    pub fn copied_chunks(&self, chunks: Chunks) -> Option<(Configuration, Units)> {
         if !self.aligned_for_bulk() {
             return None;
         }
         let (layout, units, shared_bytes) =
-            self.properties.copied_chunks(self.problem, self.slots(), adjoints)?;
+            self.properties.copied_chunks(self.problem, self.slots(), chunks)?;
         let walking = self.walking(Program::Chunks);
+        let adjoints = chunks == Chunks::OfAdjoints;
         // Decays are the same for all methods that have them by a sum.
         let (method, coefficients) = match adjoints {
             true => (Method::Zoh, Coefficients::Exact),
@@ -263,7 +264,6 @@ impl<'a> Configurations<'a> {
         let configuration = self.that_fit(Configuration {
             method,
             coefficients,
-            summary: true,
             cut: true,
             adjoints,
             layout,

@@ -86,6 +86,17 @@ impl Layout {
     }
 }
 
+/// Whose chunks it is that something must be known of before they are walked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chunks {
+    /// The forward pass's: the states that they end with.
+    OfForward,
+    /// The backward pass's, from the inputs alone: the same.
+    OfBackward,
+    /// Those of the adjoints: what they add to the gradients of the states before them.
+    OfAdjoints,
+}
+
 /// Neighbouring channels that share their b and their c, and how they are dealt to blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Units {
