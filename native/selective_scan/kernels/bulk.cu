@@ -5,7 +5,10 @@
 // carrier, asks for tiles, STAGES ahead, and has outputs taken away. No barrier is for all: walkers wait for a tile to
 // arrive, the carrier for all warps to have walked it. So a walker may be ahead of another by as many tiles as there are.
 //
-// Each lane reads single elements of Δ and x, and multiplies for itself; it reads its states of B and C at once. Operands
+// A channel has four lanes of four states or, where channels fill the device evenly with as few threads, two of eight: half as many
+// sums over lanes, and half as many reads of Δ and x. A quad is a frame for each lane, so that its operands are as many either way.
+//
+// Each lane reads single elements of Δ and x, and multiplies for itself; it reads its states of B and C in packs. Operands
 // are read a quad ahead of the walk, over the borders of tiles too, and sums over lanes are taken a quad late. Exponentials are not
 // computed ahead: that costs a tenth (bench/NOTES.md, as all that is measured).
 //
@@ -18,8 +21,8 @@
 #define USE_C 1
 #define USE_DY 0
 #define USE_Z 0
-// Short rows gain 5% by a shorter start; for long ones the compiler then orders the loop over tiles in another way, which takes 1%
-// longer (H200).
+// Short rows gain 5% by a shorter start; for tiles of 32 frames the compiler then orders the loop over them in another way, which
+// takes 1% longer (H200).
 #define ONE_PASS (!SEVERAL_PASSES && TILE < 32)
 
 #include "number.cuh"
@@ -29,9 +32,11 @@
 #include "lanes.cuh"
 #include "bulk.cuh"
 
-#define QUADS (TILE / 4)
+#define QUAD LANES
+#define QUADS (TILE / QUAD)
 
-static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
+static_assert((LANES == 4 || LANES == 2) && SLOTS == 16 && PACK == 4 && WARPS == 4 && CHANNELS == 128 / LANES,
+              "a lane has packs of states");
 static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS &&
                   !LIMIT && ROUNDS == 1 && !SUMMARY,
               "elements need nothing but the scan");
@@ -40,10 +45,10 @@ static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !HAS_D && !HAS_Z &
 struct Tile {
   Real delta[TILE][CHANNELS], x[TILE][CHANNELS], b[TILE][SLOTS], c[TILE][SLOTS];
 };
-static_assert(TILE % 4 == 0, "a tile is made of quads");
+static_assert(TILE % QUAD == 0, "a tile is made of quads");
 // A walker that has a tile knows that the outputs of STAGES tiles before have been read, because the carrier waited for that before
-// it asked for the tile. They lie frame by frame, but in frame r the place of the pack of four channels p is p ^ r % 8, as the
-// engine has it where it swizzles in 128 bytes: so the lanes of a channel, which write different frames, find different banks.
+// it asked for the tile. They lie frame by frame, but if a frame is 128 bytes the place of the pack of four channels p is, in frame r,
+// p ^ r % 8, as the engine has it where it swizzles: so the lanes of a channel, which write different frames, find different banks.
 struct Outputs {
   Real y[(TILE + 7) / 8 * 8][CHANNELS];
 };
@@ -52,13 +57,13 @@ __device__ __forceinline__ int column_of(int row) { return row; }
 
 #include "quads.cuh"
 
-// The values and rates of the states of a thread.
-typedef Real Pairs[STATES][2];
+// The values and rates of the states of each thread.
+typedef Real Pairs[STATES][THREADS][2];
 
 struct Shared {
   Tile tiles[STAGES];
   alignas(1024) Outputs outputs[STAGES];  // what their places are swizzled by repeats after so many bytes
-  Pairs pairs[THREADS];  // each of its thread alone
+  Pairs pairs;
 #if SEQ_IDX
   alignas(4) u8 marks[STAGES][WARPS][TILE];  // of each tile, once for every warp that walks
 #endif
@@ -185,15 +190,26 @@ __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, con
   if (asks()) wait_until_written();
 }
 
-__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Real (&delta)[4], Quad& operands) {
+// A lane's states of a row of b or c.
+__device__ __forceinline__ void load_slots(State (&states)[STATES], const Real* row, int lane) {
 #pragma unroll
-  for (int g = 0; g < 4; g++) {
-    const int r = quad * 4 + g;
+  for (int first = 0; first < STATES; first += PACK) {
+    Real pack[PACK];
+    load_reals(pack, row + slot_of(lane, first));
+#pragma unroll
+    for (int s = 0; s < PACK; s++) states[first + s] = pack[s];
+  }
+}
+
+__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Real (&delta)[QUAD], Quad& operands) {
+#pragma unroll
+  for (int g = 0; g < QUAD; g++) {
+    const int r = quad * QUAD + g;
     delta[g] = tile.delta[r][thread.row];
     operands.x[g] = tile.x[r][thread.row];
     State b[STATES], c[STATES];
-    load_lane(b, &tile.b[r][thread.lane * LANE_WIDTH]);
-    load_lane(c, &tile.c[r][thread.lane * LANE_WIDTH]);
+    load_slots(b, tile.b[r], thread.lane);
+    load_slots(c, tile.c[r], thread.lane);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
       operands.b[s][g] = b[s];
@@ -205,17 +221,17 @@ __device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& threa
 // Has the value and the rate of each of a thread's states lie in neighbouring registers, the first of which is even: A·Δ and a·h
 // then read registers of different banks, and take a clock instead of two (bench/NOTES.md, "What a walk is dispatched in"). The
 // compiler leaves them where a load of both puts them.
-__device__ __forceinline__ void pair_registers(Thread& thread, Pairs& own) {
+__device__ __forceinline__ void pair_registers(Thread& thread, Pairs& pairs) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    own[s][0] = thread.h[s];
-    own[s][1] = thread.rate[s];
+    pairs[s][threadIdx.x][0] = thread.h[s];
+    pairs[s][threadIdx.x][1] = thread.rate[s];
   }
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                  : "=f"(thread.h[s]), "=f"(thread.rate[s])
-                 : "r"(shared_address(own[s]))
+                 : "r"(shared_address(pairs[s][threadIdx.x]))
                  : "memory");
   }
 }
@@ -233,7 +249,7 @@ __device__ __forceinline__ bool is_unmarked([[maybe_unused]] const Shared& share
 __device__ __forceinline__ u32 marks_of([[maybe_unused]] const Shared& shared, [[maybe_unused]] int stage,
                                         [[maybe_unused]] int quad) {
 #if SEQ_IDX
-  return *reinterpret_cast<const u32*>(&shared.marks[stage][threadIdx.x / 32][quad * 4]);
+  return *reinterpret_cast<const u32*>(&shared.marks[stage][threadIdx.x / 32][quad * QUAD]);
 #else
   return 0;
 #endif
@@ -241,27 +257,31 @@ __device__ __forceinline__ u32 marks_of([[maybe_unused]] const Shared& shared, [
 
 // What a quad of operands comes to.
 template <bool WHOLE>
-__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[4], Quad& operands, u32 marks, int rows,
-                                             Real (&y)[4]) {
+__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[QUAD], Quad& operands, u32 marks, int rows,
+                                             Real (&y)[QUAD]) {
   QuadCoefficients k;
 #pragma unroll
-  for (int g = 0; g < 4; g++) operands.x[g] = scale_input(operands.x[g], delta[g]);
+  for (int g = 0; g < QUAD; g++) operands.x[g] = scale_input(operands.x[g], delta[g]);
   discretize_quad(thread, delta, operands, k);
   walk_quad<WHOLE>(thread, operands, k, marks, rows, y);
 #if SEQ_IDX
   if constexpr (!WHOLE) {
 #pragma unroll
-    for (int g = 0; g < 4; g++) y[g] = marks >> 8 * g & MARK_SKIP ? 0 : y[g];
+    for (int g = 0; g < QUAD; g++) y[g] = marks >> 8 * g & MARK_SKIP ? 0 : y[g];
   }
 #endif
 }
 
 // Sums the lanes' parts of a quad; every lane puts one frame's.
-__device__ __forceinline__ void put_sums(Outputs& outputs, const Thread& thread, int quad, Real (&y)[4]) {
+__device__ __forceinline__ void put_sums(Outputs& outputs, const Thread& thread, int quad, Real (&y)[QUAD]) {
   sum_over_lanes(thread.lane, y);
+#if LANES == 4
   // Found once for even quads, of which odd ones lie four packs apart.
   const int place = thread.lane * CHANNELS + (thread.row ^ thread.lane * 4);
-  (&outputs.y[quad * 4][0])[quad % 2 ? place ^ 16 : place] = y[0];
+  (&outputs.y[quad * QUAD][0])[quad % 2 ? place ^ 16 : place] = y[0];
+#else
+  outputs.y[quad * QUAD + thread.lane][thread.row] = y[0];
+#endif
 }
 
 // Tells the carrier that the warp has walked the tile of a stage.
@@ -299,13 +319,13 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   Thread thread;
   begin_thread(thread, args, place);
   Kept kept(args, begin, frames.count);
-  pair_registers(thread, shared.pairs[threadIdx.x]);
+  pair_registers(thread, shared.pairs);
   const int tiles = frames.tiles(), last_rows = frames.count - (tiles - 1) * TILE;
   // Where few frames are missing, and they leave the states as they are, the last tile is walked like the others.
   const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && thread.finite) ? tiles : tiles - 1;
 
   Turn<STAGES> stage;
-  Real delta[4], last[4];
+  Real delta[QUAD], last[QUAD];
   Quad operands;
   int before = 0;  // the stage of the tile before
   int number = 0;
@@ -322,14 +342,14 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       next.advance();
 #pragma unroll
       for (int quad = 0; quad < QUADS; quad++) {
-        Real next_delta[4], y[4];
+        Real next_delta[QUAD], y[QUAD];
         Quad next_operands;
         const bool goes_on = quad == QUADS - 1;
         if (goes_on && number + 1 < tiles) shared.brought[next.place].wait(next.parity);
         // After the last tile there is nothing to be fetched; what is there is not used.
         if (goes_on) unmarked = is_unmarked(shared, next.place);
         fetch_quad(shared.tiles[goes_on ? next.place : stage.place], thread, (quad + 1) % QUADS, next_delta, next_operands);
-        walk_fetched<true>(thread, delta, operands, 0, 4, y);
+        walk_fetched<true>(thread, delta, operands, 0, QUAD, y);
         if (quad > 0) {
           put_sums(shared.outputs[stage.place], thread, quad - 1, last);
         } else if (number > first) {
@@ -337,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
           tell_walked(shared, before);
         }
 #pragma unroll
-        for (int g = 0; g < 4; g++) {
+        for (int g = 0; g < QUAD; g++) {
           last[g] = y[g];
           delta[g] = next_delta[g];
         }
@@ -357,10 +377,10 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       if (other * TILE == kept.at) keep(thread, args, shared.place, kept);
       const int rows = SEQ_IDX && number < tiles - 1 ? TILE : last_rows;
 #pragma unroll 1
-      for (int quad = 0; quad * 4 < rows; quad++) {
-        Real y[4];
+      for (int quad = 0; quad * QUAD < rows; quad++) {
+        Real y[QUAD];
         fetch_quad(shared.tiles[stage.place], thread, quad, delta, operands);
-        walk_fetched<false>(thread, delta, operands, marks_of(shared, stage.place, quad), rows - quad * 4, y);
+        walk_fetched<false>(thread, delta, operands, marks_of(shared, stage.place, quad), rows - quad * QUAD, y);
         put_sums(shared.outputs[stage.place], thread, quad, y);
       }
       tell_walked(shared, stage.place);

@@ -102,9 +102,10 @@ struct Turn {
   }
 };
 
-// Where the channel of a thread lies in a tile. Those of a warp are two packs, half a frame apart: then no two packs of
-// four frames share banks.
+// Where the channel of a thread lies in a tile. Those of a warp are neighbours; with four lanes they are two packs, half a frame
+// apart: then no two packs of four frames share banks.
 __device__ __forceinline__ int row_of(int index) {
   const int channel = channel_of(index % 32);
+  if (LANES < 4) return index / 32 * CHANNELS_PER_WARP + channel;
   return (index / 32 + channel / 4 * WARPS) * 4 + channel % 4;
 }

@@ -341,6 +341,7 @@ __device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_un
 #if TIME_LANES > 1
 #include "time_lanes.cuh"
 #else
+#define QUAD 4
 #include "quads.cuh"
 #include "staged.cuh"
 #endif

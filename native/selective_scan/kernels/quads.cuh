@@ -1,4 +1,4 @@
-// Quads of four frames, and the threads that walk the forward scan by them: what bounds the walk is the unit for exponentials,
+// Quads of QUAD frames, and the threads that walk the forward scan by them: what bounds the walk is the unit for exponentials,
 // one of 16 a clock and multiprocessor; all else must hide behind it.
 
 // What a thread keeps over its chunk; where there are several rounds, from `rate` on what it has of the one that is walked.
@@ -26,18 +26,18 @@ struct Thread {
 #endif
 };
 
-// The operands of four frames.
+// The operands of a quad.
 struct Quad {
-  Real x[4];
+  Real x[QUAD];
 #if TILE_B
-  State b[STATES][4];
+  State b[STATES][QUAD];
 #endif
 #if TILE_C
-  State c[STATES][4];
+  State c[STATES][QUAD];
 #endif
 };
 
-typedef Coefficients QuadCoefficients[STATES][4];
+typedef Coefficients QuadCoefficients[STATES][QUAD];
 
 __device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Quad& operands, int s,
                                        [[maybe_unused]] int g) {
@@ -49,10 +49,10 @@ __device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] con
 }
 
 // Where gains are known, inputs are taken in at once: neither b nor gains wait for the walk in registers.
-__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[4], const Quad& operands,
+__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[QUAD], const Quad& operands,
                                                 QuadCoefficients& k) {
 #pragma unroll
-  for (int g = 0; g < 4; g++) {
+  for (int g = 0; g < QUAD; g++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
       k[s][g] = discretize(thread.rate[s], delta[g]);
@@ -63,13 +63,13 @@ __device__ __forceinline__ void discretize_quad(const Thread& thread, const Real
   }
 }
 
-// Four frames, of which the first `rows` take part, or those that are not marked where there are marks, a byte each. WHOLE: all
+// A quad, of which the first `rows` frames take part, or those that are not marked where there are marks, a byte each. WHOLE: all
 // do, and none begins a sequence. `y` gets the thread's parts of Σ C h, and keeps those of the rounds before.
 template <bool WHOLE>
 __device__ __forceinline__ void walk_quad(Thread& thread, const Quad& operands, const QuadCoefficients& k,
                                           [[maybe_unused]] u32 marks, [[maybe_unused]] int rows, Real* y) {
 #pragma unroll
-  for (int g = 0; g < 4; g++) {
+  for (int g = 0; g < QUAD; g++) {
 #if SEQ_IDX
     if (marks >> 8 * g & MARK_RESET) {
 #pragma unroll
@@ -165,7 +165,7 @@ __device__ __forceinline__ bool take_parameters(Thread& thread, const Arguments&
 // Leads the round's states, those before the first chunk, over the chunks before this, from what each of them comes to. So
 // does prefix.cu for all chunks; where there are few, each block does it for its own in less time than a launch takes.
 __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& args, const Place& place, int round) {
-  constexpr int AT_ONCE = 8;  // chunks that are read before they are used
+  constexpr int AT_ONCE = STATES > 4 ? 4 : 8;  // chunks that are read before they are used: what registers have room for
   const i64 first = place.row * args.chunks;
 #pragma unroll 1
   for (i64 chunk = 0; chunk < place.chunk; chunk += AT_ONCE) {

@@ -153,6 +153,36 @@ fn what_chunks_come_to_is_found_in_copied_tiles_where_a_sum_gives_their_decays()
 }
 
 #[test]
+fn channels_have_two_lanes_where_they_fill_the_device_evenly() {
+    let h200 = device(90);
+    let lanes = |problem: &Problem| h200.forward(problem).bulk.map(|layout| layout.lanes);
+    let halves = |dim| Problem { b: Projection::PerFrame { groups: 2 }, ..problem(64, 197, dim, 16) };
+    for problem in [
+        problem(64, 197, 768, 16),
+        problem(64, 197, 768, 64),
+        problem(1, 65536, 1024, 16),
+        // Blocks of 64 channels: 384 and 640 for 132 multiprocessors.
+        problem(16, 2048, 1536, 16),
+        problem(8, 4096, 5120, 16),
+        halves(768),
+    ] {
+        assert_eq!(lanes(&problem), Some(2), "{problem:?}");
+    }
+    for problem in [
+        // 192 and 320.
+        problem(8, 2048, 1536, 16),
+        problem(4, 4096, 5120, 16),
+        // A block for each multiprocessor would be a warp for each scheduler.
+        problem(16, 197, 512, 16),
+        problem(32, 60, 512, 16),
+        Problem { seq_idx: true, ..problem(64, 197, 768, 16) },
+        halves(832),
+    ] {
+        assert_eq!(lanes(&problem), Some(4), "{problem:?}");
+    }
+}
+
+#[test]
 fn tiles_of_short_rows_are_whole_quads_and_leave_few_frames_over() {
     let h200 = device(90);
     for seq in 1..128 {

@@ -7,7 +7,7 @@ use super::device::Device;
 use super::launch::{
     Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Layout, Properties};
+use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Layout, Properties, Units};
 use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Outputs, Problem};
 
@@ -97,7 +97,8 @@ impl Device {
         let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
             .try_map(&mut |wanted| self.kernel(wanted))?;
         let mut arguments = Arguments::of(problem, &inputs);
-        arguments.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
+        let units = kernels.bulk.map_or(plan.units, |layout| Units::of(problem, &layout));
+        arguments.lay_out(units, plan.layout, plan.chunk, plan.chunks);
         arguments.y = outputs.y;
         arguments.final_state = outputs.final_state.unwrap_or(0);
         arguments.checkpoint_interval = plan.checkpoint_interval as i64;

@@ -121,12 +121,17 @@ impl Maps {
         inputs: &Inputs<CUdeviceptr>,
         y: CUdeviceptr,
     ) -> Result<Self, Error> {
+        // The engine swizzles frames of 128 bytes, and no wider ones.
+        let swizzle = match layout.channels * problem.element.size() {
+            128 => CU_TENSOR_MAP_SWIZZLE_128B,
+            _ => CU_TENSOR_MAP_SWIZZLE_NONE,
+        };
         Ok(Self {
             x: of_sequence("x", problem, layout, inputs.x, CU_TENSOR_MAP_SWIZZLE_NONE)?,
             dt: of_sequence("dt", problem, layout, inputs.dt, CU_TENSOR_MAP_SWIZZLE_NONE)?,
             b: of_projection("b", problem, layout, inputs.b, problem.b)?,
             c: of_projection("c", problem, layout, inputs.c, problem.c)?,
-            y: of_sequence("y", problem, layout, y, CU_TENSOR_MAP_SWIZZLE_128B)?,
+            y: of_sequence("y", problem, layout, y, swizzle)?,
         })
     }
 }

@@ -37,6 +37,10 @@ pub fn copied_tiles(quick: bool) {
         problem(13, 60, 512, 16),
         problem(8, 33, 840, 12),
         grouped(2, 4, problem(7, 64, 1024, 16)),
+        // Two lanes a channel, where channels fill the device evenly: blocks that end within a box, groups, several passes.
+        initial_state(problem(264, 130, 36, 16)),
+        grouped(2, 1, problem(132, 133, 128, 16)),
+        Problem { method: Method::Rk4, ..problem(264, 140, 36, 24) },
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 1664, 16)),
         initial_state(problem(1, 3800, 1024, 16)),

@@ -406,7 +406,6 @@ impl Properties {
         chunk: usize,
         segments: usize,
     ) -> BackwardPlan {
-        let unit = unit(problem);
         let all_blocks = blocks(problem, &layout);
         let chunks = problem.seq.div_ceil(chunk);
         let per_segment = chunks.div_ceil(segments);
@@ -440,7 +439,7 @@ impl Properties {
         let segment = (per_segment * chunk).min(problem.seq);
         BackwardPlan {
             layout,
-            units: Units { unit, blocks: unit.div_ceil(layout.channels) },
+            units: Units::of(problem, &layout),
             states,
             chunk,
             chunks,

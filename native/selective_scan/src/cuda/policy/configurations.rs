@@ -333,7 +333,7 @@ impl<'a> Configurations<'a> {
             vector: 1,
             vector_b: 1,
             vector_c: 1,
-            shared_bytes: bulk_bytes(self.problem, self.layout.tile),
+            shared_bytes: bulk_bytes(self.problem, &self.layout),
             ..self.walking_forward(chunks)
         })
     }

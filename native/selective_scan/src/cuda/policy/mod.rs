@@ -106,6 +106,14 @@ pub struct Units {
     pub blocks: usize,
 }
 
+impl Units {
+    /// Those of a problem that is walked in this layout.
+    pub(super) fn of(problem: &Problem, layout: &Layout) -> Self {
+        let unit = unit(problem);
+        Self { unit, blocks: unit.div_ceil(layout.channels) }
+    }
+}
+
 /// Whether the kernels that walk packed rows of so many chunks find their marks by themselves; else marks.cu does.
 pub(super) const fn finds_marks(chunks: usize) -> bool {
     chunks == 1
@@ -172,6 +180,6 @@ fn varying(problem: &Problem) -> usize {
 
 /// Blocks of channels of a row.
 fn blocks(problem: &Problem, layout: &Layout) -> usize {
-    let unit = unit(problem);
-    problem.dim / unit * unit.div_ceil(layout.channels)
+    let units = Units::of(problem, layout);
+    problem.dim / units.unit * units.blocks
 }
