@@ -1,7 +1,9 @@
-//! No kernel spills registers that is planned for the shapes and variants of bench/shapes.json, on the largest device of each
-//! architecture: what leaves registers for local memory in the loop over frames costs a tenth of the time and more
-//! (bench/NOTES.md).
+//! No kernel spills registers that is planned for the shapes and variants of bench/shapes.json, and for one that joins chunks in
+//! few lanes, on the largest device of each architecture: what leaves registers for local memory in the loop over frames costs a
+//! tenth of the time and more (bench/NOTES.md).
 
+#[path = "gpu/shapes.rs"]
+mod shapes;
 mod support;
 
 use std::collections::HashMap;
@@ -9,6 +11,7 @@ use std::collections::HashMap;
 use rayon::prelude::*;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::{Pass, configurations};
+use shapes::problem;
 use support::devices::{architectures, device, kernels};
 use support::nvrtc::compiler_of;
 use support::registry::Registry;
@@ -42,10 +45,18 @@ fn kernels_spill_nothing() {
     };
     let mut all = HashMap::new();
     let registry = Registry::read();
+    let h200 = device(90);
+    // A lane has eight states of so many chunks at a time, while it joins them.
+    let joined = problem(1, 1500, 1664, 16);
+    let joins = |kernel: &Configuration| kernel.joins && kernel.layout.lanes == 2;
+    assert!(configurations(&h200, &joined, Pass::Forward).iter().any(joins));
+    let named =
+        registry.problems().map(|(shape, variant, of)| (format!("{}, {}", shape.name, variant.name), of));
+    let problems: Vec<_> = named.chain([("joined chunks".to_owned(), joined)]).collect();
     for device in architectures() {
-        for (shape, variant, problem) in registry.problems() {
-            for configuration in kernels(device, &problem) {
-                let of = || format!("{}, {}, {:?}", shape.name, variant.name, configuration.program);
+        for (name, problem) in &problems {
+            for configuration in kernels(device, problem) {
+                let of = || format!("{name}, {:?}", configuration.program);
                 all.entry((device.architecture, configuration)).or_insert_with(of);
             }
         }
@@ -58,7 +69,6 @@ fn kernels_spill_nothing() {
     assert!(spilling.is_empty(), "of {} kernels: {spilling:#?}", all.len());
 
     // What does not fit spills, and is seen.
-    let h200 = device(90);
     let problem = registry.shapes[0].problem();
     let walk = configurations(&h200, &problem, Pass::BackwardFromCheckpoints)[0];
     let crowded = Configuration { min_blocks: 2048 / walk.threads(), ..walk };
