@@ -262,7 +262,7 @@ mod tests {
             swizzled: false,
         };
         assert_eq!(TensorMap::of_words(map.words()).as_ref(), Ok(&map));
-        let (mut global, mut shared) = (Global::default(), Shared::new(256));
+        let (mut global, mut shared) = (Global::default(), Shared::new(256, 1));
         map.bring(&[6, -1], 128, &mut global, &mut shared).unwrap();
         let brought: Vec<u8> = shared.copied(128, 64).unwrap().iter().copied().step_by(4).collect();
         assert_eq!(brought, [0, 0, 0, 0, 6, 7, 0, 0, 14, 15, 0, 0, 22, 23, 0, 0]);

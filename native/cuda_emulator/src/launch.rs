@@ -35,7 +35,7 @@ impl Launch<'_> {
     }
 
     fn run_block(&self, block: [u32; 3], warps: &mut [Warp]) -> Result<(), String> {
-        let mut shared = Shared::new(self.module.shared_bytes + self.shared_bytes);
+        let mut shared = Shared::new(self.module.shared_bytes + self.shared_bytes, warps.len());
         for warp in warps.iter_mut() {
             warp.restart(self);
         }

@@ -82,10 +82,9 @@ impl Order {
     }
 }
 
-/// Who last did what to a word of four bytes.
+/// Who last did what to a word of four bytes, beside who read it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    reader: Option<Who>,
     writer: Option<Who>,
     /// Wrote some of its bytes: who writes others at the same time does not disturb.
     part_writer: Option<Who>,
@@ -101,13 +100,33 @@ const WORD: usize = 4;
 pub struct Shared {
     bytes: Vec<u8>,
     seen: Vec<Seen>,
+    /// Of each word, of each warp, who last read it: many warps may have, and a barrier in shared memory may order each of them
+    /// before who writes it next.
+    readers: Vec<Option<Who>>,
+    warps: usize,
 }
 
 impl Shared {
-    /// So many bytes, as the next block finds them.
-    pub fn new(bytes: usize) -> Self {
+    /// So many bytes, as the next block, of so many warps, finds them.
+    pub fn new(bytes: usize, warps: usize) -> Self {
+        let words = bytes.div_ceil(WORD);
         // What nobody wrote is no number.
-        Self { bytes: vec![0xff; bytes], seen: vec![Seen::default(); bytes.div_ceil(WORD)] }
+        let bytes = vec![0xff; bytes];
+        Self { bytes, seen: vec![Seen::default(); words], readers: vec![None; words * warps], warps }
+    }
+
+    /// Where the readers of a word lie among those of all.
+    fn readers_of(&self, at: usize) -> Range<usize> {
+        let first = at / WORD * self.warps;
+        first..first + self.warps
+    }
+
+    /// Whether a thread may write a word, as far as who read it is concerned.
+    fn check_readers(&self, who: Who, order: &Order, does: &str, range: &Range<usize>) -> Result<(), String> {
+        words(range).try_for_each(|at| {
+            let mut readers = self.readers[self.readers_of(at)].iter();
+            readers.try_for_each(|&reader| check(who, order, does, at, [(reader, "read")]))
+        })
     }
 
     fn range(&self, address: u64, bytes: usize) -> Result<Range<usize>, String> {
@@ -125,17 +144,23 @@ impl Shared {
     /// Bytes that are copied for no thread, and forgets who was there.
     pub fn copied(&mut self, address: u64, bytes: usize) -> Result<&mut [u8], String> {
         let range = self.range(address, bytes)?;
-        words(&mut self.seen, &range).for_each(|(_, seen)| *seen = Seen::default());
+        for at in words(&range) {
+            self.seen[at / WORD] = Seen::default();
+            let readers = self.readers_of(at);
+            self.readers[readers].fill(None);
+        }
         Ok(&mut self.bytes[range])
     }
 
     /// Reads for a thread.
     pub fn read(&mut self, who: Who, order: &Order, address: u64, bytes: usize) -> Result<&[u8], String> {
         let range = self.range(address, bytes)?;
-        for (at, seen) in words(&mut self.seen, &range) {
+        for at in words(&range) {
+            let seen = self.seen[at / WORD];
             let before = [(seen.writer, "wrote"), (seen.part_writer, "wrote"), (seen.updater, "updated")];
             check(who, order, "reads", at, before)?;
-            seen.reader = Some(who.after(seen.reader, order));
+            let reader = self.readers_of(at).start + who.warp() as usize;
+            self.readers[reader] = Some(who.after(self.readers[reader], order));
         }
         Ok(&self.bytes[range])
     }
@@ -144,13 +169,16 @@ impl Shared {
     pub fn write(&mut self, who: Who, order: &Order, address: u64, values: &[u8]) -> Result<(), String> {
         let range = self.range(address, values.len())?;
         let is_part = values.len() < WORD;
-        for ((at, seen), word) in words(&mut self.seen, &range).zip(values.chunks(WORD)) {
+        for (at, word) in words(&range).zip(values.chunks(WORD)) {
             let start = at.max(range.start);
+            let seen = self.seen[at / WORD];
             let parts = if is_part { None } else { seen.part_writer };
             if &self.bytes[start..start + word.len()] != word {
-                check(who, order, "writes", at, [(seen.writer, "wrote"), (parts, "wrote")])?;
-                check(who, order, "writes", at, [(seen.updater, "updated"), (seen.reader, "read")])?;
+                let before = [(seen.writer, "wrote"), (parts, "wrote"), (seen.updater, "updated")];
+                check(who, order, "writes", at, before)?;
+                self.check_readers(who, order, "writes", &(at..at + WORD))?;
             }
+            let seen = &mut self.seen[at / WORD];
             let writer = if is_part { &mut seen.part_writer } else { &mut seen.writer };
             *writer = Some(who.after(*writer, order));
         }
@@ -168,9 +196,10 @@ impl Shared {
         update: impl FnOnce(&[u8]) -> [u8; 8],
     ) -> Result<(), String> {
         let range = self.range(address, bytes)?;
-        for (at, seen) in words(&mut self.seen, &range) {
-            let before = [(seen.writer, "wrote"), (seen.part_writer, "wrote"), (seen.reader, "read")];
-            check(who, order, "updates", at, before)?;
+        self.check_readers(who, order, "updates", &range)?;
+        for at in words(&range) {
+            let seen = &mut self.seen[at / WORD];
+            check(who, order, "updates", at, [(seen.writer, "wrote"), (seen.part_writer, "wrote")])?;
             seen.updater = Some(who.after(seen.updater, order));
         }
         let after = update(&self.bytes[range.clone()]);
@@ -179,10 +208,9 @@ impl Shared {
     }
 }
 
-/// What was done to the words of a range, or to that which it lies in, with where they lie.
-fn words<'a>(seen: &'a mut [Seen], range: &Range<usize>) -> impl Iterator<Item = (usize, &'a mut Seen)> {
-    let words = range.start / WORD..range.end.div_ceil(WORD);
-    words.clone().map(|word| word * WORD).zip(&mut seen[words])
+/// Where the words of a range lie, or that which it lies in.
+fn words(range: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
+    (range.start / WORD..range.end.div_ceil(WORD)).map(|word| word * WORD)
 }
 
 /// Whether what a thread does to a word may come before or after what others did, as it happens.

@@ -246,6 +246,22 @@ fn barriers_in_shared_memory_order_what_warps_do() {
 }
 
 #[test]
+fn one_writes_what_several_warps_have_read_when_all_have_said_so() {
+    let written_again = |count: u32, arrives: &str| {
+        format!(
+            "mov.u32 %r1, memory; setp.eq.u32 %p1, %tid, 0; @%p1 mbarrier.init.shared::cta.b64 [%r1], {count};
+            @%p1 st.shared.u32 [%r1+64], 5; bar.sync 0; ld.shared.u32 %value, [%r1+64]; bar.warp.sync -1;
+            and.b32 %r2, %tid, 31; setp.eq.u32 %p2, {arrives}; @%p2 mbarrier.arrive.shared::cta.b64 _, [%r1];
+            setp.lt.u32 %p3, %tid, 32; @%p3 bra END;
+            WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r1], 0; @!%p4 bra WAIT;
+            setp.eq.u32 %p1, %tid, 63; @%p1 st.shared.u32 [%r1+64], 9; END: "
+        )
+    };
+    expect(&written_again(2, "%r2, 0"), |_| 5);
+    expect_fault(&written_again(1, "%tid, 32"), "with no barrier between them");
+}
+
+#[test]
 fn shared_memory_is_watched() {
     expect(&exchange("", "0"), |thread| thread);
     expect(&exchange("bar.sync 0;", "33"), |thread| thread ^ 33);
