@@ -156,5 +156,10 @@ __device__ __forceinline__ Index take(Index& index, Index by) {
   return rest;
 }
 
+// Of {batch, parts, dim}, whose parts are chunks or segments: where a channel of a part lies.
+__device__ __forceinline__ i64 in_part(const Arguments& args, i64 row, i64 parts, i64 part, i64 channel) {
+  return (row * parts + part) * args.dim + channel;
+}
+
 // The frame that scan index i stands for.
 __device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args.reverse ? args.seq - 1 - i : i; }

@@ -230,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   find_thread_anew(thread, shared, place);
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + place.channel0 + thread.column + p;
+    const i64 boundary = in_part(args, place.row, args.chunks, place.chunk, place.channel0 + thread.column + p);
 #if DECAY_BY_SUM
     const Real sum = sum_lanes(thread.delta_sum[p]);
     if (p < thread.here && thread.lane == 0) args.delta_sums[boundary] = sum;
@@ -259,7 +259,7 @@ __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& a
   const State* from = nullptr;
   i64 step = args.state;
   if (!ROW_IS_TILE && course.end < args.seq) {
-    from = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+    from = args.boundary_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
     step = SLOTS;
   } else if (args.write_final && args.dfinal_state) {
     from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
@@ -271,7 +271,7 @@ __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& a
 __device__ __forceinline__ void store_adjoints(const Thread& thread, const Arguments& args, const Course& course) {
   if (thread.part > 0) return;
   const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
-  State* to = args.boundary_adjoints + ((row * args.segments + course.segment) * args.dim + channel) * SLOTS;
+  State* to = args.boundary_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
   i64 step = SLOTS;
   if (ROW_IS_TILE || course.first == 0) {
     if (!(args.write_final && args.dinitial_state)) return;
@@ -300,7 +300,7 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
   const State* from = nullptr;
   i64 step = args.state;
   if (chunk > 0) {
-    const i64 boundary = (place.row * args.chunks + chunk) * args.dim + channel;
+    const i64 boundary = in_part(args, place.row, args.chunks, chunk, channel);
     from = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
     step = args.boundary_width;
   } else if (args.write_final && args.initial_state) {

@@ -6,14 +6,15 @@
 // arrive, the carrier for all warps to have walked it. So a walker may be ahead of another by as many tiles as there are.
 //
 // A channel has four lanes of four states or, where channels fill the device evenly with as few threads, two of eight: half as many
-// sums over lanes, and half as many reads of Δ and x. A quad is a frame for each lane, so that its operands are as many either way.
+// sums over lanes, and half as many reads of Δ and x. A span is a frame for each lane, so that its operands are as many either way.
 //
-// Each lane reads single elements of Δ and x, and multiplies for itself; it reads its states of B and C in packs. Operands
-// are read a quad ahead of the walk, over the borders of tiles too, and sums over lanes are taken a quad late. Exponentials are not
-// computed ahead: that costs a tenth (bench/NOTES.md, as all that is measured).
+// Each lane reads single elements of Δ and x, and multiplies for itself; it reads its states of B and C in packs, from what the
+// carrier's warp has made of them where elements have 16 bits. Operands are read a span ahead of the walk, over the borders of tiles
+// too, and sums over lanes are taken a span late. Exponentials are not computed ahead: that costs a tenth (bench/NOTES.md, as all
+// that is measured).
 //
 // Where rows are packed, a tile that goes on with the sequence of the one before is walked like any other, and one that has marks
-// quad by quad, as is a last one that lacks frames. The carrier's warp finds the marks. Of several passes (more than SLOTS states),
+// span by span, as is a last one that lacks frames. The carrier's warp finds the marks. Of several passes (more than SLOTS states),
 // all but the first add to y.
 
 #define USE_X 1
@@ -32,45 +33,54 @@
 #include "lanes.cuh"
 #include "bulk.cuh"
 
-#define QUAD LANES
-#define QUADS (TILE / QUAD)
+#define SPAN LANES
+#define SPANS (TILE / SPAN)
 
 static_assert((LANES == 4 || LANES == 2) && SLOTS == 16 && PACK == 4 && WARPS == 4 && CHANNELS == 128 / LANES,
               "a lane has packs of states");
-static_assert(!COMPLEX && ELEMENT == 0 && TILE_B && TILE_C && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS &&
-                  !LIMIT && ROUNDS == 1 && !SUMMARY,
+static_assert(!COMPLEX && TILE_B && TILE_C && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS && !LIMIT && ROUNDS == 1 && !SUMMARY,
               "elements need nothing but the scan");
+static_assert(ELEMENT == 0 || (ELEMENT > 1 && !SEVERAL_PASSES), "y does not gather in 16 bits");
 
+// Of a tile, as the engine copies them or as they are walked.
+template <typename Stored>
+struct Projections {
+  Stored b[TILE][SLOTS], c[TILE][SLOTS];
+};
 // As the engine copies it, each tensor's part at a multiple of 128 bytes.
 struct Tile {
-  Real delta[TILE][CHANNELS], x[TILE][CHANNELS], b[TILE][SLOTS], c[TILE][SLOTS];
+  Element delta[TILE][CHANNELS], x[TILE][CHANNELS];
+  Projections<Element> projections;
 };
-static_assert(TILE % QUAD == 0, "a tile is made of quads");
+static_assert(TILE % SPAN == 0, "a tile is made of spans");
 // A walker that has a tile knows that the outputs of STAGES tiles before have been read, because the carrier waited for that before
-// it asked for the tile. They lie frame by frame, but if a frame is 128 bytes the place of the pack of four channels p is, in frame r,
+// it asked for the tile. They lie frame by frame, but if a frame is 128 bytes the place of a pack of 16 bytes p is, in frame r,
 // p ^ r % 8, as the engine has it where it swizzles: so the lanes of a channel, which write different frames, find different banks.
-struct Outputs {
-  Real y[(TILE + 7) / 8 * 8][CHANNELS];
+#define SWIZZLED (CHANNELS * sizeof(Element) == 128)
+struct alignas(SWIZZLED ? 1024 : 128) Outputs {  // after so many bytes the places are the same again
+  Element y[TILE][CHANNELS];
 };
 
 __device__ __forceinline__ int column_of(int row) { return row; }
 
-#include "quads.cuh"
+#include "spans.cuh"
 
 // The values and rates of the states of each thread.
 typedef Real Pairs[STATES][THREADS][2];
 
 struct Shared {
   Tile tiles[STAGES];
-  alignas(1024) Outputs outputs[STAGES];  // what their places are swizzled by repeats after so many bytes
+  Outputs outputs[STAGES];
+#if WIDENS
+  Projections<Real> widened[STAGES];
+#endif
   Pairs pairs;
 #if SEQ_IDX
   alignas(4) u8 marks[STAGES][WARPS][TILE];  // of each tile, once for every warp that walks
 #endif
-  Barrier brought[STAGES], walked[STAGES];
+  Stages stages;
   Place place;  // of the block: the walk needs the registers
 };
-static_assert(sizeof(Outputs) % 1024 == 0, "outputs lie as they are swizzled");
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 
 // The frames of a chunk, in tiles; the last may be a part of one.
@@ -130,19 +140,20 @@ struct Marks {
 };
 static_assert(!SEQ_IDX || TILE == 32, "a thread of a warp has the mark of a frame");
 
-// Whether a thread of the carrier is the one that asks; where there is nothing for others to do, they are not here.
-__device__ __forceinline__ bool asks() { return !SEQ_IDX || threadIdx.x == THREADS; }
+// Whether all threads of the carrier's warp have something to do, and which of them asks.
+#define ALL_CARRY (WIDENS || SEQ_IDX)
+__device__ __forceinline__ bool asks() { return !ALL_CARRY || threadIdx.x == THREADS; }
 
 __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
                                     const Frames& frames, [[maybe_unused]] Marks& marks, int number, int stage) {
-  Barrier& barrier = shared.brought[stage];
+  Barrier& barrier = shared.stages.brought[stage];
   if (asks()) {
     Tile& tile = shared.tiles[stage];
     const int frame = frames.begin + number * TILE, channel = (int)place.channel0, row = (int)place.row;
     bring(tile.delta, maps.dt, channel, frame, row, barrier);
     bring(tile.x, maps.x, channel, frame, row, barrier);
-    bring(tile.b, maps.b, (int)first_state(args), (int)place.group_b, frame, row, barrier);
-    bring(tile.c, maps.c, (int)first_state(args), (int)place.group_c, frame, row, barrier);
+    bring(tile.projections.b, maps.b, (int)first_state(args), (int)place.group_b, frame, row, barrier);
+    bring(tile.projections.c, maps.c, (int)first_state(args), (int)place.group_c, frame, row, barrier);
   }
 #if SEQ_IDX
   marks.store(shared.marks[stage]);
@@ -154,7 +165,7 @@ __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const
 // Takes away what has come of the tile of a stage, once it has been walked.
 __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
                                               int frame, const Turn<STAGES>& stage) {
-  shared.walked[stage.place].wait(stage.parity);
+  shared.stages.walked[stage.place].wait(stage.parity);
   const Outputs& outputs = shared.outputs[stage.place];
   if (SEVERAL_PASSES && !args.first_pass) {
     // To what the passes before this have left. Passes follow one another, so the bits are the same each time.
@@ -168,48 +179,51 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
 // What the carrier does.
 __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
                                       const Frames& frames) {
-  const int tiles = frames.tiles();
 #if SEQ_IDX
   if (!FINDS_MARKS) wait_for_kernels_before();
   Marks marks(args, place, frames);
 #else
   Marks marks;
 #endif
-  for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, args, maps, place, frames, marks, number, number);
-  wait_for_kernels_before();  // they may still read what lies where y goes
-  Turn<STAGES> stage;
-#pragma unroll 1
-  for (int number = 0; number < tiles; number++) {
+  const auto ask_for = [&](int number, int stage) { ask(shared, args, maps, place, frames, marks, number, stage); };
+  const auto widen = [&]([[maybe_unused]] int stage) {
+#if WIDENS
+    widen_projection(shared.widened[stage].b, shared.tiles[stage].projections.b);
+    widen_projection(shared.widened[stage].c, shared.tiles[stage].projections.c);
+#endif
+  };
+  const auto take = [&](int number, const Turn<STAGES>& stage) {
+    if (number == 0) wait_for_kernels_before();  // they may still read what lies where y goes
     if (asks()) fetch_outputs(shared, args, maps, place, frames.begin + number * TILE, stage);
-#if SEQ_IDX
+#if ALL_CARRY
     __syncwarp();
 #endif
-    if (number + STAGES < tiles) ask(shared, args, maps, place, frames, marks, number + STAGES, stage.place);
-    stage.advance();
-  }
+  };
+  carry_tiles(shared.stages, frames.tiles(), ask_for, widen, take);
   if (asks()) wait_until_written();
 }
 
-// A lane's states of a row of b or c.
-__device__ __forceinline__ void load_slots(State (&states)[STATES], const Real* row, int lane) {
-#pragma unroll
-  for (int first = 0; first < STATES; first += PACK) {
-    Real pack[PACK];
-    load_reals(pack, row + slot_of(lane, first));
-#pragma unroll
-    for (int s = 0; s < PACK; s++) states[first + s] = pack[s];
-  }
+// The projections of the tile of a stage, as they are walked.
+__device__ __forceinline__ const Projections<Real>& projections_of(const Shared& shared, int stage) {
+#if WIDENS
+  return shared.widened[stage];
+#else
+  return shared.tiles[stage].projections;
+#endif
 }
 
-__device__ __forceinline__ void fetch_quad(const Tile& tile, const Thread& thread, int quad, Real (&delta)[QUAD], Quad& operands) {
+__device__ __forceinline__ void fetch_span(const Shared& shared, int stage, const Thread& thread, int span, Real (&delta)[SPAN],
+                                           Span& operands) {
+  const Tile& tile = shared.tiles[stage];
+  const Projections<Real>& projections = projections_of(shared, stage);
 #pragma unroll
-  for (int g = 0; g < QUAD; g++) {
-    const int r = quad * QUAD + g;
-    delta[g] = tile.delta[r][thread.row];
-    operands.x[g] = tile.x[r][thread.row];
+  for (int g = 0; g < SPAN; g++) {
+    const int r = span * SPAN + g;
+    delta[g] = to_real(tile.delta[r][thread.row]);
+    operands.x[g] = to_real(tile.x[r][thread.row]);
     State b[STATES], c[STATES];
-    load_slots(b, tile.b[r], thread.lane);
-    load_slots(c, tile.c[r], thread.lane);
+    load_slots(b, projections.b[r], thread.lane);
+    load_slots(c, projections.c[r], thread.lane);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
       operands.b[s][g] = b[s];
@@ -245,50 +259,50 @@ __device__ __forceinline__ bool is_unmarked([[maybe_unused]] const Shared& share
 #endif
 }
 
-// The marks of a quad, a byte each.
+// The marks of a span, a byte each.
 __device__ __forceinline__ u32 marks_of([[maybe_unused]] const Shared& shared, [[maybe_unused]] int stage,
-                                        [[maybe_unused]] int quad) {
+                                        [[maybe_unused]] int span) {
 #if SEQ_IDX
-  return *reinterpret_cast<const u32*>(&shared.marks[stage][threadIdx.x / 32][quad * QUAD]);
+  return *reinterpret_cast<const u32*>(&shared.marks[stage][threadIdx.x / 32][span * SPAN]);
 #else
   return 0;
 #endif
 }
 
-// What a quad of operands comes to.
+// What a span of operands comes to.
 template <bool WHOLE>
-__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[QUAD], Quad& operands, u32 marks, int rows,
-                                             Real (&y)[QUAD]) {
-  QuadCoefficients k;
+__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[SPAN], Span& operands, u32 marks, int rows,
+                                             Real (&y)[SPAN]) {
+  SpanCoefficients k;
 #pragma unroll
-  for (int g = 0; g < QUAD; g++) operands.x[g] = scale_input(operands.x[g], delta[g]);
-  discretize_quad(thread, delta, operands, k);
-  walk_quad<WHOLE>(thread, operands, k, marks, rows, y);
+  for (int g = 0; g < SPAN; g++) operands.x[g] = scale_input(operands.x[g], delta[g]);
+  discretize_span(thread, delta, operands, k);
+  walk_span<WHOLE>(thread, operands, k, marks, rows, y);
 #if SEQ_IDX
   if constexpr (!WHOLE) {
 #pragma unroll
-    for (int g = 0; g < QUAD; g++) y[g] = marks >> 8 * g & MARK_SKIP ? 0 : y[g];
+    for (int g = 0; g < SPAN; g++) y[g] = marks >> 8 * g & MARK_SKIP ? 0 : y[g];
   }
 #endif
 }
 
-// Sums the lanes' parts of a quad; every lane puts one frame's.
-__device__ __forceinline__ void put_sums(Outputs& outputs, const Thread& thread, int quad, Real (&y)[QUAD]) {
+// Sums the lanes' parts of a span; every lane puts one frame's.
+__device__ __forceinline__ void put_sums(Outputs& outputs, const Thread& thread, int span, Real (&y)[SPAN]) {
   sum_over_lanes(thread.lane, y);
-#if LANES == 4
-  // Found once for even quads, of which odd ones lie four packs apart.
-  const int place = thread.lane * CHANNELS + (thread.row ^ thread.lane * 4);
-  (&outputs.y[quad * QUAD][0])[quad % 2 ? place ^ 16 : place] = y[0];
-#else
-  outputs.y[quad * QUAD + thread.lane][thread.row] = y[0];
-#endif
+  if constexpr (SWIZZLED) {
+    // Found once for all spans: what they add to it are other bits.
+    constexpr int PER_PACK = 16 / sizeof(Element);
+    const int place = thread.lane * CHANNELS + (thread.row ^ thread.lane * PER_PACK);
+    (&outputs.y[span * SPAN][0])[place ^ span * SPAN % 8 * PER_PACK] = to_element(y[0]);
+  } else {
+    outputs.y[span * SPAN + thread.lane][thread.row] = to_element(y[0]);
+  }
 }
 
 // Tells the carrier that the warp has walked the tile of a stage.
 __device__ __forceinline__ void tell_walked(Shared& shared, int stage) {
   show_to_engine();
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) shared.walked[stage].arrive();
+  shared.stages.tell_walked(stage);
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
@@ -302,16 +316,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   const i64 begin = chunk_begin(args, place);
   const Frames frames{(int)begin, (int)(chunk_end(args, place) - begin)};
   if (threadIdx.x == THREADS) {
-    for (int stage = 0; stage < STAGES; stage++) {
-      shared.brought[stage].begin(1);
-      shared.walked[stage].begin(WARPS);
-    }
+    shared.stages.begin();
     shared.place = place;
-    show_to_engine();
   }
   __syncthreads();
   if (threadIdx.x >= THREADS) {
-    if (SEQ_IDX || threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
+    if (ALL_CARRY || threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
     return;
   }
 
@@ -325,14 +335,14 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && thread.finite) ? tiles : tiles - 1;
 
   Turn<STAGES> stage;
-  Real delta[QUAD], last[QUAD];
-  Quad operands;
+  Real delta[SPAN], last[SPAN];
+  Span operands;
   int before = 0;  // the stage of the tile before
   int number = 0;
   do {
     // Tiles that are whole.
-    shared.brought[stage.place].wait(stage.parity);
-    fetch_quad(shared.tiles[stage.place], thread, 0, delta, operands);
+    shared.stages.wait(stage);
+    fetch_span(shared, stage.place, thread, 0, delta, operands);
     const int first = number;
     bool unmarked = is_unmarked(shared, stage.place);
 #pragma unroll 1
@@ -341,23 +351,23 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       Turn<STAGES> next = stage;
       next.advance();
 #pragma unroll
-      for (int quad = 0; quad < QUADS; quad++) {
-        Real next_delta[QUAD], y[QUAD];
-        Quad next_operands;
-        const bool goes_on = quad == QUADS - 1;
-        if (goes_on && number + 1 < tiles) shared.brought[next.place].wait(next.parity);
+      for (int span = 0; span < SPANS; span++) {
+        Real next_delta[SPAN], y[SPAN];
+        Span next_operands;
+        const bool goes_on = span == SPANS - 1;
+        if (goes_on && number + 1 < tiles) shared.stages.wait(next);
         // After the last tile there is nothing to be fetched; what is there is not used.
         if (goes_on) unmarked = is_unmarked(shared, next.place);
-        fetch_quad(shared.tiles[goes_on ? next.place : stage.place], thread, (quad + 1) % QUADS, next_delta, next_operands);
-        walk_fetched<true>(thread, delta, operands, 0, QUAD, y);
-        if (quad > 0) {
-          put_sums(shared.outputs[stage.place], thread, quad - 1, last);
+        fetch_span(shared, goes_on ? next.place : stage.place, thread, (span + 1) % SPANS, next_delta, next_operands);
+        walk_fetched<true>(thread, delta, operands, 0, SPAN, y);
+        if (span > 0) {
+          put_sums(shared.outputs[stage.place], thread, span - 1, last);
         } else if (number > first) {
-          put_sums(shared.outputs[before], thread, QUADS - 1, last);
+          put_sums(shared.outputs[before], thread, SPANS - 1, last);
           tell_walked(shared, before);
         }
 #pragma unroll
-        for (int g = 0; g < QUAD; g++) {
+        for (int g = 0; g < SPAN; g++) {
           last[g] = y[g];
           delta[g] = next_delta[g];
         }
@@ -370,18 +380,18 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     // the loop, the compiler finds another order for the loop itself, which takes 1.7% longer (H200).
     const int other = SEQ_IDX ? number : whole;
     if (other > first) {
-      put_sums(shared.outputs[before], thread, QUADS - 1, last);
+      put_sums(shared.outputs[before], thread, SPANS - 1, last);
       tell_walked(shared, before);
     }
     if (other < tiles) {
       if (other * TILE == kept.at) keep(thread, args, shared.place, kept);
       const int rows = SEQ_IDX && number < tiles - 1 ? TILE : last_rows;
 #pragma unroll 1
-      for (int quad = 0; quad * QUAD < rows; quad++) {
-        Real y[QUAD];
-        fetch_quad(shared.tiles[stage.place], thread, quad, delta, operands);
-        walk_fetched<false>(thread, delta, operands, marks_of(shared, stage.place, quad), rows - quad * QUAD, y);
-        put_sums(shared.outputs[stage.place], thread, quad, y);
+      for (int span = 0; span * SPAN < rows; span++) {
+        Real y[SPAN];
+        fetch_span(shared, stage.place, thread, span, delta, operands);
+        walk_fetched<false>(thread, delta, operands, marks_of(shared, stage.place, span), rows - span * SPAN, y);
+        put_sums(shared.outputs[stage.place], thread, span, y);
       }
       tell_walked(shared, stage.place);
       stage.advance();

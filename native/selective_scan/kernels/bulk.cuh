@@ -6,6 +6,9 @@
 // Tiles in shared memory. They are walked by WARPS warps; one thread of a further one, the carrier, asks for them.
 #define STAGES 3
 #define ALL_THREADS (THREADS + 32)
+// Whether the projections' elements are made reals for all who walk a tile, by the carrier's warp: each is read by every channel, and
+// to take 16 bits apart would cost each of them an operation.
+#define WIDENS (ELEMENT > 1)
 
 // An opaque description of a tensor in device memory and of the box of it that is copied: CUtensorMap.
 struct alignas(64) TensorMap {
@@ -101,6 +104,96 @@ struct Turn {
     parity ^= 1;
   }
 };
+
+// The barriers of the tiles in shared memory, by stage.
+struct Stages {
+  Barrier brought[STAGES];  // by the engine
+#if WIDENS
+  Barrier widened[STAGES];  // by the carrier's warp
+#endif
+  Barrier walked[STAGES];  // by all warps
+
+  // By one thread, before anybody else sees them.
+  __device__ __forceinline__ void begin() {
+    for (int stage = 0; stage < STAGES; stage++) {
+      brought[stage].begin(1);
+#if WIDENS
+      widened[stage].begin(1);
+#endif
+      walked[stage].begin(WARPS);
+    }
+    show_to_engine();
+  }
+
+  // What those do who walk a tile: they wait for it, and tell the carrier that they have walked it. Who has waited for what the
+  // engine writes sees it, and nobody else.
+  __device__ __forceinline__ void wait(const Turn<STAGES>& stage) {
+    brought[stage.place].wait(stage.parity);
+#if WIDENS
+    widened[stage.place].wait(stage.parity);
+#endif
+  }
+  __device__ __forceinline__ void tell_walked(int stage) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) walked[stage].arrive();
+  }
+};
+
+// What the carrier does with so many tiles, one after the other: `ask(number, stage)` has one brought, `widen(stage)` makes reals of
+// its projections, a tile before it is walked, and `take(number, stage)` takes up that it has been walked.
+template <typename Ask, typename Widen, typename Take>
+__device__ __forceinline__ void carry_tiles([[maybe_unused]] Stages& stages, int tiles, Ask ask, [[maybe_unused]] Widen widen,
+                                            Take take) {
+  for (int number = 0; number < STAGES && number < tiles; number++) ask(number, number);
+#if WIDENS
+  Turn<STAGES> next;
+  const auto widen_next = [&] {
+    stages.brought[next.place].wait(next.parity);
+    widen(next.place);
+    __syncwarp();
+    if (threadIdx.x == THREADS) stages.widened[next.place].arrive();
+    next.advance();
+  };
+  for (int number = 0; number < STAGES - 1 && number < tiles; number++) widen_next();
+#endif
+  Turn<STAGES> stage;
+#pragma unroll 1
+  for (int number = 0; number < tiles; number++) {
+#if WIDENS
+    if (number + STAGES - 1 < tiles) widen_next();
+#endif
+    take(number, stage);
+    if (number + STAGES < tiles) ask(number + STAGES, stage.place);
+    stage.advance();
+  }
+}
+
+#if WIDENS
+// Makes reals of a projection's elements.
+__device__ __forceinline__ void widen_projection(Real (&reals)[TILE][SLOTS], const Element (&elements)[TILE][SLOTS]) {
+#pragma unroll
+  for (int first = 0; first < TILE * SLOTS; first += 32 * PACK) {
+    const int at = first + (int)(threadIdx.x % 32) * PACK;
+    if (at >= TILE * SLOTS) break;
+    const ElementPack<PACK> pack = *reinterpret_cast<const ElementPack<PACK>*>(&elements[0][0] + at);
+    Real values[PACK];
+#pragma unroll
+    for (int k = 0; k < PACK; k++) values[k] = pack.real(k);
+    store_reals(&reals[0][0] + at, values);
+  }
+}
+#endif
+
+// A lane's states of a row of a projection.
+__device__ __forceinline__ void load_slots(State (&states)[STATES], const Real* row, int lane) {
+#pragma unroll
+  for (int first = 0; first < STATES; first += PACK) {
+    Real pack[PACK];
+    load_reals(pack, row + slot_of(lane, first));
+#pragma unroll
+    for (int s = 0; s < PACK; s++) states[first + s] = pack[s];
+  }
+}
 
 // Where the channel of a thread lies in a tile. Those of a warp are neighbours; with four lanes they are two packs, half a frame
 // apart: then no two packs of four frames share banks.

@@ -34,7 +34,10 @@ struct Tile {
 
 struct Shared {
   Tile tiles[STAGES];
-  Barrier brought[STAGES], walked[STAGES];
+#if WIDENS
+  Real widened[STAGES][TILE][SLOTS];
+#endif
+  Stages stages;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 
@@ -62,7 +65,8 @@ struct Operands {
 
 __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const Sources& maps, const Place& place,
                                     const Frames& frames, int number, int stage) {
-  Barrier& barrier = shared.brought[stage];
+  if (WIDENS && threadIdx.x != THREADS) return;
+  Barrier& barrier = shared.stages.brought[stage];
   Tile& tile = shared.tiles[stage];
   const int frame = frames.first_of(number), channel = (int)place.channel0, row = (int)place.row;
   bring(tile.delta, maps.dt, channel, frame, row, barrier);
@@ -75,27 +79,34 @@ __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const
 // What the carrier does.
 __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, const Sources& maps, const Place& place,
                                       const Frames& frames) {
+  const auto ask_for = [&](int number, int stage) { ask(shared, args, maps, place, frames, number, stage); };
+  const auto widen = [&]([[maybe_unused]] int stage) {
+#if WIDENS
+    widen_projection(shared.widened[stage], shared.tiles[stage].projection);
+#endif
+  };
   const int tiles = frames.tiles();
-  for (int number = 0; number < STAGES && number < tiles; number++) ask(shared, args, maps, place, frames, number, number);
-  Turn<STAGES> stage;
-#pragma unroll 1
-  for (int number = STAGES; number < tiles; number++) {
-    shared.walked[stage.place].wait(stage.parity);
-    ask(shared, args, maps, place, frames, number, stage.place);
-    stage.advance();
-  }
+  // Nothing is taken of a tile but its place.
+  const auto take = [&](int number, const Turn<STAGES>& stage) {
+    if (number + STAGES < tiles) shared.stages.walked[stage.place].wait(stage.parity);
+  };
+  carry_tiles(shared.stages, tiles, ask_for, widen, take);
 }
 
 // Those of the step that begins with the tile's frame `first`, as the walk counts them.
-__device__ __forceinline__ void fetch(const Tile& tile, const Thread& thread, int first, Operands& operands) {
+__device__ __forceinline__ void fetch(const Shared& shared, int stage, const Thread& thread, int first, Operands& operands) {
+  const Tile& tile = shared.tiles[stage];
+#if WIDENS
+  const Real(&projection)[TILE][SLOTS] = shared.widened[stage];
+#else
+  const Real(&projection)[TILE][SLOTS] = tile.projection;
+#endif
 #pragma unroll
   for (int f = 0; f < STEP; f++) {
     const int r = ADJOINTS ? TILE - 1 - first - f : first + f;
     operands.delta[f] = to_real(tile.delta[r][thread.column]);
     operands.source[f] = to_real(tile.source[r][thread.column]);
-    const ElementPack<STATES> own = *reinterpret_cast<const ElementPack<STATES>*>(&tile.projection[r][thread.lane * STATES]);
-#pragma unroll
-    for (int s = 0; s < STATES; s++) operands.projection[f][s] = own.real(s);
+    load_slots(operands.projection[f], projection[r], thread.lane);
   }
 }
 
@@ -143,7 +154,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
   const int lane = lane_of(thread_anew() % 32), column = row_of(thread_anew());
   if (column >= place.channels) return;
-  const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + place.channel0 + column;
+  const i64 boundary = in_part(args, place.row, args.chunks, place.chunk, place.channel0 + column);
 #if ADJOINTS
   State* to = args.adjoint_ends + boundary * SLOTS;
 #else
@@ -165,16 +176,10 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   // Nobody asks for the end of the last chunk, nor for what is before the first segment.
   if (ADJOINTS ? begin < args.segment : place.chunk == args.chunks - 1) return;
   const Frames frames{(int)begin, (int)chunk_end(args, place)};
-  if (threadIdx.x == THREADS) {
-    for (int stage = 0; stage < STAGES; stage++) {
-      shared.brought[stage].begin(1);
-      shared.walked[stage].begin(WARPS);
-    }
-    show_to_engine();
-  }
+  if (threadIdx.x == THREADS) shared.stages.begin();
   __syncthreads();
   if (threadIdx.x >= THREADS) {
-    if (threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
+    if (WIDENS || threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
     return;
   }
 
@@ -183,8 +188,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   const int tiles = frames.tiles(), whole = (frames.end - frames.begin) / TILE;
   Turn<STAGES> stage;
   Operands operands;
-  shared.brought[stage.place].wait(stage.parity);
-  fetch(shared.tiles[stage.place], thread, 0, operands);
+  shared.stages.wait(stage);
+  fetch(shared, stage.place, thread, 0, operands);
 #pragma unroll 1
   for (int number = 0; number < whole; number++) {
     Turn<STAGES> next = stage;
@@ -194,12 +199,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       const bool goes_on = first == TILE - STEP;
       Operands ahead;
       if (goes_on) {
-        __syncwarp();  // all have read the tile
-        if (threadIdx.x % 32 == 0) shared.walked[stage.place].arrive();
-        if (number + 1 < tiles) shared.brought[next.place].wait(next.parity);
+        shared.stages.tell_walked(stage.place);
+        if (number + 1 < tiles) shared.stages.wait(next);
       }
       // After the last tile there is nothing to be fetched; what is there is not used.
-      fetch(shared.tiles[goes_on ? next.place : stage.place], thread, goes_on ? 0 : first + STEP, ahead);
+      fetch(shared, goes_on ? next.place : stage.place, thread, goes_on ? 0 : first + STEP, ahead);
       walk<true>(thread, operands, STEP);
       operands = ahead;
     }
@@ -208,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   const int left = frames.end - frames.begin - whole * TILE;
 #pragma unroll 1
   for (int first = 0; first < left; first += STEP) {
-    fetch(shared.tiles[stage.place], thread, first, operands);
+    fetch(shared, stage.place, thread, first, operands);
     walk<false>(thread, operands, left - first);
   }
   wait_for_kernels_before();  // they may still read what lies where this goes

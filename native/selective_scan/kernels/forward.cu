@@ -29,7 +29,9 @@
 #include "rows.cuh"
 #include "lanes.cuh"
 
-#define QUADS (TILE / 4)
+// Frames that a thread has in registers.
+#define SPAN 4
+#define SPANS (TILE / SPAN)
 // Whether the marks of packed rows come from marks.cu.
 #define READS_MARKS (SEQ_IDX && !FINDS_MARKS)
 // Marks of a tile that a thread copies, or, where FINDS_MARKS, finds.
@@ -341,8 +343,7 @@ __device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_un
 #if TIME_LANES > 1
 #include "time_lanes.cuh"
 #else
-#define QUAD 4
-#include "quads.cuh"
+#include "spans.cuh"
 #include "staged.cuh"
 #endif
 

@@ -25,7 +25,7 @@ struct Position {
 
 // P of a chunk; `reset` where the chunk forgets what enters it.
 __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& line, State a, i64 chunk, bool& reset) {
-  const i64 boundary = (line.row * args.chunks + chunk) * args.dim + line.channel;
+  const i64 boundary = in_part(args, line.row, args.chunks, chunk, line.channel);
 #if SEQ_IDX
   reset = args.chunk_resets[line.row * args.chunks + chunk];
 #else
@@ -45,7 +45,7 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
   constexpr int STEP = ADJOINTS ? -1 : 1;
   State held[AHEAD], decays[AHEAD];
   bool resets[AHEAD];
-  const auto boundary_of = [&](i64 k) { return (line.row * args.chunks + chunk + k * STEP) * args.dim + line.channel; };
+  const auto boundary_of = [&](i64 k) { return in_part(args, line.row, args.chunks, chunk + k * STEP, line.channel); };
 #if ADJOINTS
   const State* ends = args.adjoint_ends + line.slot;
   const int width = SLOTS;
@@ -68,7 +68,7 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
       position.segment -= turn ? 1 : 0;
       position.left = (turn ? together : position.left) - 1;
       if (turn || chunk - k + 1 == args.chunks) {
-        const i64 after = (line.row * args.segments + position.segment) * args.dim + line.channel;
+        const i64 after = in_part(args, line.row, args.segments, position.segment, line.channel);
         args.boundary_adjoints[after * SLOTS + line.slot] = carried;
       }
 #else

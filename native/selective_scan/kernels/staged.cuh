@@ -1,16 +1,16 @@
-// The walk of tiles that lie in rows (rows.cuh), quad by quad. Where PIPELINED, a tile is unrolled, each stage ahead of the next:
-// operands come from shared memory while the coefficients of the quad before are computed, which are ready when its states
+// The walk of tiles that lie in rows (rows.cuh), span by span. Where PIPELINED, a tile is unrolled, each stage ahead of the next:
+// operands come from shared memory while the coefficients of the span before are computed, which are ready when its states
 // are due, and sums over lanes are taken one group later.
 
 // Frames whose outputs are summed over the lanes together.
 #define GROUP (LANES > 4 ? LANES : 4)
-static_assert(QUADS > 1, "there is a quad to look ahead to");
+static_assert(SPANS > 1, "there is a span to look ahead to");
 static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
 
 // Marks of four frames, a byte each.
-__device__ __forceinline__ u32 marks_of([[maybe_unused]] const Tile& tile, [[maybe_unused]] int quad) {
+__device__ __forceinline__ u32 marks_of([[maybe_unused]] const Tile& tile, [[maybe_unused]] int span) {
 #if SEQ_IDX
-  return *reinterpret_cast<const u32*>(&tile.marks[quad * 4]);
+  return *reinterpret_cast<const u32*>(&tile.marks[span * 4]);
 #else
   return 0;
 #endif
@@ -18,10 +18,10 @@ __device__ __forceinline__ u32 marks_of([[maybe_unused]] const Tile& tile, [[may
 
 // WHOLE, here and below: every frame takes part, and none begins a sequence.
 template <bool WHOLE>
-__device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, int quad, Real (&delta)[4]) {
-  load_reals(delta, &tile.delta[thread.row][quad * 4]);
+__device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, int span, Real (&delta)[4]) {
+  load_reals(delta, &tile.delta[thread.row][span * 4]);
 #if SUMMARY && DECAY_BY_SUM
-  const u32 marks = WHOLE ? 0 : marks_of(tile, quad);
+  const u32 marks = WHOLE ? 0 : marks_of(tile, span);
 #pragma unroll
   for (int g = 0; g < 4; g++) {
     if (!(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
@@ -30,33 +30,33 @@ __device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, i
 }
 
 // Four frames of a state of a projection.
-__device__ __forceinline__ void fetch_projection(const Projection& rows, int slot, int quad, State (&values)[4]) {
+__device__ __forceinline__ void fetch_projection(const Projection& rows, int slot, int span, State (&values)[4]) {
 #if COMPLEX
   Real re[4], im[4];
-  load_reals(re, &rows[2 * slot][quad * 4]);
-  load_reals(im, &rows[2 * slot + 1][quad * 4]);
+  load_reals(re, &rows[2 * slot][span * 4]);
+  load_reals(im, &rows[2 * slot + 1][span * 4]);
 #pragma unroll
   for (int g = 0; g < 4; g++) values[g] = {re[g], im[g]};
 #else
-  load_reals(values, &rows[slot][quad * 4]);
+  load_reals(values, &rows[slot][span * 4]);
 #endif
 }
 
-__device__ __forceinline__ void fetch_x(const Tile& tile, const Thread& thread, int quad, Real (&x)[4]) {
-  load_reals(x, &tile.x[thread.row][quad * 4]);
+__device__ __forceinline__ void fetch_x(const Tile& tile, const Thread& thread, int span, Real (&x)[4]) {
+  load_reals(x, &tile.x[thread.row][span * 4]);
 }
 
 __device__ __forceinline__ void fetch_projections([[maybe_unused]] const Tile& tile, [[maybe_unused]] const Thread& thread,
-                                                  [[maybe_unused]] int round, [[maybe_unused]] int quad,
-                                                  [[maybe_unused]] Quad& operands) {
+                                                  [[maybe_unused]] int round, [[maybe_unused]] int span,
+                                                  [[maybe_unused]] Span& operands) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     [[maybe_unused]] const int slot = round * SLOTS + slot_of(thread.lane, s);
 #if TILE_B
-    fetch_projection(tile.b, slot, quad, operands.b[s]);
+    fetch_projection(tile.b, slot, span, operands.b[s]);
 #endif
 #if TILE_C
-    fetch_projection(tile.c, slot, quad, operands.c[s]);
+    fetch_projection(tile.c, slot, span, operands.c[s]);
 #endif
   }
 }
@@ -72,31 +72,31 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
     Real y[GROUP];
 #pragma unroll
     for (int p = 0; p < GROUP; p += 4) {
-      const int quad = (r + p) / 4;
+      const int span = (r + p) / 4;
       Real delta[4];
-      Quad operands;
-      QuadCoefficients k;
-      fetch_deltas<WHOLE>(tile, thread, quad, delta);
-      fetch_x(tile, thread, quad, operands.x);
-      fetch_projections(tile, thread, 0, quad, operands);
-      discretize_quad(thread, delta, operands, k);
-      walk_quad<WHOLE>(thread, operands, k, WHOLE ? 0 : marks_of(tile, quad), rows - r - p, y + p);
+      Span operands;
+      SpanCoefficients k;
+      fetch_deltas<WHOLE>(tile, thread, span, delta);
+      fetch_x(tile, thread, span, operands.x);
+      fetch_projections(tile, thread, 0, span, operands);
+      discretize_span(thread, delta, operands, k);
+      walk_span<WHOLE>(thread, operands, k, WHOLE ? 0 : marks_of(tile, span), rows - r - p, y + p);
     }
     sum_lanes(tile.x[thread.row] + r, thread.lane, y);
   }
 }
 
 #if PIPELINED
-// Walks a whole tile, unrolled, so that each quad finds its operands and coefficients ready; where ENDS_EARLY, without the last group
+// Walks a whole tile, unrolled, so that each span finds its operands and coefficients ready; where ENDS_EARLY, without the last group
 // if it has none of the `rows`.
 __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) {
-  Quad operands;
-  QuadCoefficients k;
+  Span operands;
+  SpanCoefficients k;
   Real ahead[4], last[GROUP];
   fetch_deltas<true>(tile, thread, 0, ahead);
   fetch_x(tile, thread, 0, operands.x);
   fetch_projections(tile, thread, 0, 0, operands);
-  discretize_quad(thread, ahead, operands, k);
+  discretize_span(thread, ahead, operands, k);
   fetch_deltas<true>(tile, thread, 1, ahead);
   int end = TILE;
 #pragma unroll
@@ -108,17 +108,17 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) 
     Real y[GROUP];
 #pragma unroll
     for (int p = 0; p < GROUP; p += 4) {
-      const int quad = (r + p) / 4;
-      Quad next_operands;
-      QuadCoefficients next_k;
-      if (quad + 1 < QUADS) {
-        fetch_x(tile, thread, quad + 1, next_operands.x);
-        fetch_projections(tile, thread, 0, quad + 1, next_operands);
-        discretize_quad(thread, ahead, next_operands, next_k);
-        if (quad + 2 < QUADS) fetch_deltas<true>(tile, thread, quad + 2, ahead);
+      const int span = (r + p) / 4;
+      Span next_operands;
+      SpanCoefficients next_k;
+      if (span + 1 < SPANS) {
+        fetch_x(tile, thread, span + 1, next_operands.x);
+        fetch_projections(tile, thread, 0, span + 1, next_operands);
+        discretize_span(thread, ahead, next_operands, next_k);
+        if (span + 2 < SPANS) fetch_deltas<true>(tile, thread, span + 2, ahead);
       }
-      walk_quad<true>(thread, operands, k, 0, 4, y + p);
-      if (quad + 1 < QUADS) {
+      walk_span<true>(thread, operands, k, 0, 4, y + p);
+      if (span + 1 < SPANS) {
         operands = next_operands;
 #pragma unroll
         for (int s = 0; s < STATES; s++) {

@@ -3,7 +3,7 @@
 // rates of the rounds lie in shared memory (rounds.cuh).
 
 #define STRETCH 8
-#define STRETCH_QUADS (STRETCH / 4)
+#define STRETCH_SPANS (STRETCH / 4)
 static_assert(TILE % STRETCH == 0 && STRETCH % GROUP == 0, "a tile is made of whole stretches, and these of whole groups");
 
 // Walks the first `rows` frames of a tile, stretch by stretch. What is read beyond them is zero.
@@ -11,21 +11,21 @@ template <bool WHOLE>
 __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int rows) {
 #pragma unroll 1
   for (int r = 0; r < rows; r += STRETCH) {
-    Real delta[STRETCH_QUADS][4], x[STRETCH_QUADS][4], y[STRETCH];
+    Real delta[STRETCH_SPANS][4], x[STRETCH_SPANS][4], y[STRETCH];
 #pragma unroll
-    for (int q = 0; q < STRETCH_QUADS; q++) {
+    for (int q = 0; q < STRETCH_SPANS; q++) {
       fetch_deltas<WHOLE>(tile, thread, r / 4 + q, delta[q]);
       fetch_x(tile, thread, r / 4 + q, x[q]);
     }
 #pragma unroll
     for (int f = 0; f < STRETCH; f++) y[f] = 0;
-    // Rounds that are walked unrolled, so that each quad finds its operands and coefficients ready.
+    // Rounds that are walked unrolled, so that each span finds its operands and coefficients ready.
     constexpr int AT_ONCE = WHOLE && PIPELINED && !B_CONSTANT ? ROUNDS : 1;
 #pragma unroll 1
     for (int first = 0; first < ROUNDS; first += AT_ONCE) {
-      Quad operands;
-      QuadCoefficients k;
-      const auto fetch = [&](int round, int q, Quad& operands, QuadCoefficients& k) {
+      Span operands;
+      SpanCoefficients k;
+      const auto fetch = [&](int round, int q, Span& operands, SpanCoefficients& k) {
         if (q == 0) {
           take_rates(thread, round);
 #if B_CONSTANT
@@ -35,25 +35,25 @@ __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int r
 #pragma unroll
         for (int g = 0; g < 4; g++) operands.x[g] = x[q][g];
         fetch_projections(tile, thread, round, r / 4 + q, operands);
-        discretize_quad(thread, delta[q], operands, k);
+        discretize_span(thread, delta[q], operands, k);
       };
       fetch(first, 0, operands, k);
       take_states(thread, first);
 #pragma unroll
-      for (int step = 0; step < AT_ONCE * STRETCH_QUADS; step++) {
-        const int round = first + step / STRETCH_QUADS, q = step % STRETCH_QUADS, next = step + 1;
-        Quad next_operands;
-        QuadCoefficients next_k;
-        if (next < AT_ONCE * STRETCH_QUADS) {
-          fetch(first + next / STRETCH_QUADS, next % STRETCH_QUADS, next_operands, next_k);
+      for (int step = 0; step < AT_ONCE * STRETCH_SPANS; step++) {
+        const int round = first + step / STRETCH_SPANS, q = step % STRETCH_SPANS, next = step + 1;
+        Span next_operands;
+        SpanCoefficients next_k;
+        if (next < AT_ONCE * STRETCH_SPANS) {
+          fetch(first + next / STRETCH_SPANS, next % STRETCH_SPANS, next_operands, next_k);
         }
         const u32 marks = WHOLE ? 0 : marks_of(tile, r / 4 + q);
-        walk_quad<WHOLE>(thread, operands, k, marks, rows - r - q * 4, y + q * 4);
-        if (q == STRETCH_QUADS - 1) {
+        walk_span<WHOLE>(thread, operands, k, marks, rows - r - q * 4, y + q * 4);
+        if (q == STRETCH_SPANS - 1) {
           leave_states(thread, round);
-          if (next < AT_ONCE * STRETCH_QUADS) take_states(thread, round + 1);
+          if (next < AT_ONCE * STRETCH_SPANS) take_states(thread, round + 1);
         }
-        if (next < AT_ONCE * STRETCH_QUADS) {
+        if (next < AT_ONCE * STRETCH_SPANS) {
           operands = next_operands;
 #pragma unroll
           for (int s = 0; s < STATES; s++) {

@@ -165,8 +165,21 @@ fn channels_have_two_lanes_where_they_fill_the_device_evenly() {
         problem(16, 2048, 1536, 16),
         problem(8, 4096, 5120, 16),
         halves(768),
+        bf16(problem(64, 197, 768, 16)),
+        // In 16 bits three blocks each are worth it where rows are short.
+        bf16(problem(33, 197, 768, 16)),
+        bf16(problem(32, 2048, 1536, 16)),
     ] {
         assert_eq!(lanes(&problem), Some(2), "{problem:?}");
+    }
+    for problem in [
+        bf16(problem(16, 2048, 1536, 16)),
+        // Four lanes, or y in several passes.
+        bf16(problem(8, 2048, 1536, 16)),
+        bf16(problem(32, 60, 512, 16)),
+        bf16(problem(64, 197, 768, 64)),
+    ] {
+        assert_eq!(lanes(&problem), None, "{problem:?}");
     }
     for problem in [
         // 192 and 320.
@@ -183,7 +196,7 @@ fn channels_have_two_lanes_where_they_fill_the_device_evenly() {
 }
 
 #[test]
-fn tiles_of_short_rows_are_whole_quads_and_leave_few_frames_over() {
+fn tiles_of_short_rows_are_whole_spans_and_leave_few_frames_over() {
     let h200 = device(90);
     for seq in 1..128 {
         let plan = h200.forward(&problem(64, seq, 512, 16));

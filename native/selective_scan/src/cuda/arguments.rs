@@ -128,8 +128,8 @@ impl Arguments {
     }
 
     /// Sets what a plan decides.
-    pub(super) fn lay_out(&mut self, units: Units, layout: Layout, chunk: usize, chunks: usize) {
-        self.deal(units);
+    pub(super) fn lay_out(&mut self, problem: &Problem, layout: &Layout, chunk: usize, chunks: usize) {
+        self.deal(problem, layout);
         self.chunk = chunk as i64;
         self.chunks = chunks as i64;
         self.boundary_width = layout.slots() as i64;
@@ -152,11 +152,12 @@ impl Arguments {
         self.decays = at.take_if(!by_sum, states.max(decays * sizes.state));
     }
 
-    /// Sets how channels are dealt to blocks.
-    pub(super) fn deal(&mut self, units: Units) {
-        self.unit = units.unit as i64;
+    /// Sets how channels are dealt to the blocks of a walk in this layout.
+    pub(super) fn deal(&mut self, problem: &Problem, layout: &Layout) {
+        let Units { unit, blocks } = Units::of(problem, layout);
+        self.unit = unit as i64;
         self.units = self.dim / self.unit;
-        self.blocks_per_unit = units.blocks as i64;
+        self.blocks_per_unit = blocks as i64;
     }
 }
 

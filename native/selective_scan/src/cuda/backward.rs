@@ -47,15 +47,15 @@ impl BackwardKernels<Wanted> {
         pass: Pass,
         alignment: Alignment,
     ) -> Self {
-        let of = |layout, units| Configurations::new(problem, layout, units, alignment, *properties);
-        let configurations = of(plan.layout, plan.units);
+        let of = |layout| Configurations::new(problem, layout, alignment, *properties);
+        let configurations = of(plan.layout);
         let states = || match plan.states {
             StatesPlan::Forward(forward) => {
-                let kernel = of(forward.layout, forward.units).forward(1);
+                let kernel = of(forward.layout).forward(1);
                 States::Forward(forward, Wanted::walking(kernel, c"scan_forward"))
             }
-            StatesPlan::Summaries(layout, units) => {
-                States::Summaries(Boundaries::of(&of(layout, units), Chunks::OfBackward, units, false))
+            StatesPlan::Summaries(layout) => {
+                States::Summaries(Boundaries::of(&of(layout), Chunks::OfBackward, false))
             }
         };
         let reduce = configurations.reduce();
@@ -67,8 +67,7 @@ impl BackwardKernels<Wanted> {
             round_constants: of_reduce(c"scan_round_constants"),
             marks: Wanted::marks(&configurations, plan.chunks),
             states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
-            adjoints: (plan.segments > 1)
-                .then(|| Boundaries::of(&configurations, Chunks::OfAdjoints, plan.units, false)),
+            adjoints: (plan.segments > 1).then(|| Boundaries::of(&configurations, Chunks::OfAdjoints, false)),
         }
     }
 
@@ -99,7 +98,7 @@ impl BackwardKernels<Kernel> {
     ) -> Result<(), Error> {
         match &self.states {
             Some(States::Forward(forward, kernel)) => {
-                let arguments = arguments.keeping_states(forward);
+                let arguments = arguments.keeping_states(problem, forward);
                 launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
             }
             Some(States::Summaries(states)) => states.find(launcher, problem, arguments)?,
@@ -153,9 +152,9 @@ impl BackwardKernels<Kernel> {
 
 impl Arguments {
     /// Those of a forward pass over the same problem that keeps its states at the boundaries.
-    fn keeping_states(&self, plan: &ForwardPlan) -> Self {
+    fn keeping_states(&self, problem: &Problem, plan: &ForwardPlan) -> Self {
         let mut forward = Self { y: self.dx, checkpoints: self.boundary_states, final_state: 0, ..*self };
-        forward.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
+        forward.lay_out(problem, &plan.layout, plan.chunk, plan.chunks);
         forward.checkpoint_interval = self.chunk;
         forward.checkpoint_count = self.chunks;
         forward
@@ -214,7 +213,7 @@ impl Arguments {
 fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
     match plan.states {
         StatesPlan::Forward(_) => problem.state,
-        StatesPlan::Summaries(layout, _) => layout.slots(),
+        StatesPlan::Summaries(layout) => layout.slots(),
     }
 }
 
@@ -327,7 +326,7 @@ impl Device {
         let slots = plan.layout.slots();
 
         let mut arguments = Arguments::of(problem, &inputs);
-        arguments.lay_out(plan.units, plan.layout, plan.chunk, plan.chunks);
+        arguments.lay_out(problem, &plan.layout, plan.chunk, plan.chunks);
         arguments.segment = plan.segment as i64;
         arguments.segments = plan.segments as i64;
         arguments.rows_per_block = plan.rows_per_block as i64;

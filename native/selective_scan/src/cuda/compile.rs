@@ -62,7 +62,7 @@ pub(super) const HEADERS: &[(&CStr, &str)] = &[
     source!("block.cuh"),
     source!("rows.cuh"),
     source!("lanes.cuh"),
-    source!("quads.cuh"),
+    source!("spans.cuh"),
     source!("rounds.cuh"),
     source!("staged.cuh"),
     source!("stretches.cuh"),

@@ -7,7 +7,7 @@ use super::device::Device;
 use super::launch::{
     Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Layout, Properties, Units};
+use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Layout, Properties};
 use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Outputs, Problem};
 
@@ -26,7 +26,7 @@ impl ForwardKernels<Wanted> {
         plan: &ForwardPlan,
         alignment: Alignment,
     ) -> Self {
-        let of = |layout| Configurations::new(problem, layout, plan.units, alignment, *properties);
+        let of = |layout| Configurations::new(problem, layout, alignment, *properties);
         let configurations = of(plan.layout);
         let forward = configurations.forward(plan.chunks);
         let bulk = plan.bulk.filter(|_| configurations.aligned_for_bulk());
@@ -38,7 +38,7 @@ impl ForwardKernels<Wanted> {
             bulk,
             marks: Wanted::marks(&configurations, plan.chunks),
             boundaries: (plan.chunks > 1)
-                .then(|| Boundaries::of(&configurations, Chunks::OfForward, plan.units, forward.joins)),
+                .then(|| Boundaries::of(&configurations, Chunks::OfForward, forward.joins)),
         }
     }
 
@@ -97,8 +97,7 @@ impl Device {
         let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
             .try_map(&mut |wanted| self.kernel(wanted))?;
         let mut arguments = Arguments::of(problem, &inputs);
-        let units = kernels.bulk.map_or(plan.units, |layout| Units::of(problem, &layout));
-        arguments.lay_out(units, plan.layout, plan.chunk, plan.chunks);
+        arguments.lay_out(problem, &kernels.bulk.unwrap_or(plan.layout), plan.chunk, plan.chunks);
         arguments.y = outputs.y;
         arguments.final_state = outputs.final_state.unwrap_or(0);
         arguments.checkpoint_interval = plan.checkpoint_interval as i64;

@@ -20,7 +20,7 @@ use super::device::Device;
 use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
 use super::policy::{
-    Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, Units, checkpoint_interval,
+    Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, checkpoint_interval,
 };
 use super::tensor_maps::{Maps, Sources};
 use crate::{Error, Inputs, Problem};
@@ -233,41 +233,40 @@ impl<'a> Launcher<'a> {
 pub(super) struct Boundaries<K> {
     chunks: Chunks,
     summary: K,
-    /// How channels are dealt to the blocks of the summary.
-    units: Units,
-    /// The layout of the summary, if it is scan_chunks.
-    copied: Option<Layout>,
+    /// Its layout, and whether it is scan_chunks.
+    layout: Layout,
+    is_copied: bool,
     /// None where the kernel that needs them joins the chunks.
     prefix: Option<K>,
     slots: usize,
 }
 
 impl Boundaries<Wanted> {
-    /// Of chunks of the channels of `units`; `joined` by the kernel that needs them.
-    pub(super) fn of(
-        configurations: &Configurations<'_>,
-        chunks: Chunks,
-        units: Units,
-        joined: bool,
-    ) -> Self {
+    /// Of chunks that are `joined` by the kernel that needs them, or not.
+    pub(super) fn of(configurations: &Configurations<'_>, chunks: Chunks, joined: bool) -> Self {
         let adjoints = chunks == Chunks::OfAdjoints;
-        let (summary, units, copied) = match configurations.copied_chunks(chunks) {
-            Some((kernel, units)) => (Wanted::walking(kernel, c"scan_chunks"), units, Some(kernel.layout)),
-            None if adjoints => {
-                (Wanted::walking(configurations.chunk_adjoints(), c"scan_summary"), units, None)
-            }
-            None => (Wanted::walking(configurations.chunk_states(), c"scan_forward"), units, None),
+        let copied = configurations.copied_chunks(chunks);
+        let (configuration, name) = match copied {
+            Some(copied) => (copied, c"scan_chunks"),
+            None if adjoints => (configurations.chunk_adjoints(), c"scan_summary"),
+            None => (configurations.chunk_states(), c"scan_forward"),
         };
-        let prefix = (!joined).then(|| Wanted::prefix(configurations.prefix(adjoints)));
-        Self { chunks, summary, units, copied, prefix, slots: configurations.slots() }
+        Self {
+            chunks,
+            summary: Wanted::walking(configuration, name),
+            layout: configuration.layout,
+            is_copied: copied.is_some(),
+            prefix: (!joined).then(|| Wanted::prefix(configurations.prefix(adjoints))),
+            slots: configurations.slots(),
+        }
     }
 
     pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<Boundaries<K>, E> {
         Ok(Boundaries {
             chunks: self.chunks,
             summary: f(self.summary)?,
-            units: self.units,
-            copied: self.copied,
+            layout: self.layout,
+            is_copied: self.is_copied,
             prefix: self.prefix.map(f).transpose()?,
             slots: self.slots,
         })
@@ -283,9 +282,9 @@ impl Boundaries<Kernel> {
         arguments: &Arguments,
     ) -> Result<(), Error> {
         let mut of_chunks = *arguments;
-        of_chunks.deal(self.units);
-        let sources = |layout| Sources::of(problem, &layout, arguments, self.chunks);
-        let sources = self.copied.map(sources).transpose()?;
+        of_chunks.deal(problem, &self.layout);
+        let sources = || Sources::of(problem, &self.layout, arguments, self.chunks);
+        let sources = self.is_copied.then(sources).transpose()?;
         let blocks = walking_blocks(&of_chunks);
         launcher.launch_with("summary", self.summary, blocks, &of_chunks, sources.as_ref())?;
         let Some(prefix) = self.prefix else { return Ok(()) };

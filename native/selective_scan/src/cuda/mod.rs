@@ -10,7 +10,7 @@
 //! walked, and everything that happens to an element but once (conversion, bias, softplus, limit, the gate) happens
 //! there. Where nothing happens to it, and the device can copy tiles by itself, it does (`bulk.cu`). The floor is set by
 //! the unit for exponentials, 16 a clock and multiprocessor, or by the bytes of x, dt and y, whichever takes longer
-//! (`quads.cuh`). A scan over time in parallel (as in Gu & Dao 2023, "Mamba", section 3.3.2)
+//! (`spans.cuh`). A scan over time in parallel (as in Gu & Dao 2023, "Mamba", section 3.3.2)
 //! would pay its logarithm for every state; it is not needed where batch and dim fill the device.
 //!
 //! Where they do not, threads share a channel's frames too. What some frames do to the state that enters them is linear,

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
 
 use super::arguments::Arguments;
 use super::driver::During;
-use super::policy::{Chunks, Layout};
+use super::policy::{Chunks, Layout, swizzles_outputs};
 use crate::{ElementType, Error, Inputs, Problem, Projection};
 
 /// `Maps` of bulk.cuh, field by field.
@@ -86,31 +86,37 @@ pub(super) struct Sources {
     projection: CUtensorMap,
 }
 
-/// Of a sequence of a problem that is walked in this layout.
-fn of_sequence(
-    what: &str,
-    problem: &Problem,
-    layout: &Layout,
-    address: CUdeviceptr,
-    swizzle: CUtensorMapSwizzle,
-) -> Result<CUtensorMap, Error> {
-    let Problem { batch, seq, dim, .. } = *problem;
-    map(what, problem.element, address, [dim, seq, batch], [layout.channels, layout.tile, 1], swizzle)
+/// What maps are made of: a problem, and the layout that its tiles are walked in.
+struct Tiles<'a> {
+    problem: &'a Problem,
+    layout: &'a Layout,
 }
 
-/// Of b or c.
-fn of_projection(
-    what: &str,
-    problem: &Problem,
-    layout: &Layout,
-    address: CUdeviceptr,
-    projection: Projection,
-) -> Result<CUtensorMap, Error> {
-    let Problem { batch, seq, state, .. } = *problem;
-    // None is constant where tiles are copied.
-    let groups = projection.groups().unwrap_or(1);
-    let (shape, tile) = ([state, groups, seq, batch], [layout.slots(), 1, layout.tile, 1]);
-    map(what, problem.element, address, shape, tile, CU_TENSOR_MAP_SWIZZLE_NONE)
+impl Tiles<'_> {
+    fn of_sequence(
+        &self,
+        what: &str,
+        address: CUdeviceptr,
+        swizzle: CUtensorMapSwizzle,
+    ) -> Result<CUtensorMap, Error> {
+        let Problem { batch, seq, dim, element, .. } = *self.problem;
+        let tile = [self.layout.channels, self.layout.tile, 1];
+        map(what, element, address, [dim, seq, batch], tile, swizzle)
+    }
+
+    /// Of b or c.
+    fn of_projection(
+        &self,
+        what: &str,
+        address: CUdeviceptr,
+        projection: Projection,
+    ) -> Result<CUtensorMap, Error> {
+        let Problem { batch, seq, state, element, .. } = *self.problem;
+        // None is constant where tiles are copied.
+        let groups = projection.groups().unwrap_or(1);
+        let (shape, tile) = ([state, groups, seq, batch], [self.layout.slots(), 1, self.layout.tile, 1]);
+        map(what, element, address, shape, tile, CU_TENSOR_MAP_SWIZZLE_NONE)
+    }
 }
 
 impl Maps {
@@ -121,17 +127,17 @@ impl Maps {
         inputs: &Inputs<CUdeviceptr>,
         y: CUdeviceptr,
     ) -> Result<Self, Error> {
-        // The engine swizzles frames of 128 bytes, and no wider ones.
-        let swizzle = match layout.channels * problem.element.size() {
-            128 => CU_TENSOR_MAP_SWIZZLE_128B,
-            _ => CU_TENSOR_MAP_SWIZZLE_NONE,
+        let swizzle = match swizzles_outputs(problem, layout) {
+            true => CU_TENSOR_MAP_SWIZZLE_128B,
+            false => CU_TENSOR_MAP_SWIZZLE_NONE,
         };
+        let tiles = Tiles { problem, layout };
         Ok(Self {
-            x: of_sequence("x", problem, layout, inputs.x, CU_TENSOR_MAP_SWIZZLE_NONE)?,
-            dt: of_sequence("dt", problem, layout, inputs.dt, CU_TENSOR_MAP_SWIZZLE_NONE)?,
-            b: of_projection("b", problem, layout, inputs.b, problem.b)?,
-            c: of_projection("c", problem, layout, inputs.c, problem.c)?,
-            y: of_sequence("y", problem, layout, y, swizzle)?,
+            x: tiles.of_sequence("x", inputs.x, CU_TENSOR_MAP_SWIZZLE_NONE)?,
+            dt: tiles.of_sequence("dt", inputs.dt, CU_TENSOR_MAP_SWIZZLE_NONE)?,
+            b: tiles.of_projection("b", inputs.b, problem.b)?,
+            c: tiles.of_projection("c", inputs.c, problem.c)?,
+            y: tiles.of_sequence("y", y, swizzle)?,
         })
     }
 }
@@ -144,8 +150,8 @@ impl Sources {
         arguments: &Arguments,
         chunks: Chunks,
     ) -> Result<Self, Error> {
-        let sequence =
-            |what, address| of_sequence(what, problem, layout, address, CU_TENSOR_MAP_SWIZZLE_NONE);
+        let tiles = Tiles { problem, layout };
+        let sequence = |what, address| tiles.of_sequence(what, address, CU_TENSOR_MAP_SWIZZLE_NONE);
         let (source, projection) = match chunks {
             Chunks::OfAdjoints => (("dy", arguments.dy), ("c", arguments.c, problem.c)),
             _ => (("x", arguments.x), ("b", arguments.b, problem.b)),
@@ -153,7 +159,7 @@ impl Sources {
         Ok(Self {
             dt: sequence("dt", arguments.dt)?,
             source: sequence(source.0, source.1)?,
-            projection: of_projection(projection.0, problem, layout, projection.1, projection.2)?,
+            projection: tiles.of_projection(projection.0, projection.1, projection.2)?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Shapes at the ends of what is allowed.
 
-use selective_scan::{Method, Problem, Projection};
+use selective_scan::{ElementType, Method, Problem, Projection};
 
 use crate::correctness::{all, check, check_forward, check_kept};
 use crate::shapes::{bf16, block, f64, problem};
@@ -41,6 +41,10 @@ pub fn copied_tiles(quick: bool) {
         initial_state(problem(264, 130, 36, 16)),
         grouped(2, 1, problem(132, 133, 128, 16)),
         Problem { method: Method::Rk4, ..problem(264, 140, 36, 24) },
+        // The same of elements of 16 bits.
+        bf16(initial_state(problem(264, 130, 40, 16))),
+        Problem { element: ElementType::F16, ..grouped(2, 1, problem(132, 133, 128, 16)) },
+        bf16(problem(1, 3800, 1024, 16)),
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 1664, 16)),
         initial_state(problem(1, 3800, 1024, 16)),

@@ -3,8 +3,8 @@
 use super::configurations::threads_wanted;
 use super::forward::MOST_ROUNDS;
 use super::{
-    ForwardPlan, Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, has_several_passes,
-    is_constant, is_plain, real_bytes, state_words, states_for, unit, varying,
+    ForwardPlan, Layout, Properties, RESERVED_SHARED, blocks, decay_by_sum, has_several_passes, is_constant,
+    is_plain, real_bytes, state_words, states_for, unit, varying,
 };
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
@@ -57,8 +57,8 @@ const COURSE_BYTES: usize = 160;
 pub enum StatesPlan {
     /// The forward pass, which keeps them.
     Forward(ForwardPlan),
-    /// Summaries of the chunks, by walks of this layout and these blocks of channels, and a scan over them.
-    Summaries(Layout, Units),
+    /// Summaries of the chunks, by walks of this layout, and a scan over them.
+    Summaries(Layout),
 }
 
 /// The backward pass of a problem.
@@ -66,8 +66,6 @@ pub enum StatesPlan {
 pub struct BackwardPlan {
     /// The layout of its walks.
     pub layout: Layout,
-    /// Its blocks of channels.
-    pub units: Units,
     /// What finds the states at the boundaries of chunks from the inputs alone.
     pub states: StatesPlan,
     /// Frames a chunk: from one state that is kept to the next.
@@ -94,8 +92,8 @@ impl BackwardPlan {
     }
 
     /// Blocks of channels of a row.
-    pub const fn contributions(&self, problem: &Problem) -> usize {
-        problem.dim / self.units.unit * self.units.blocks
+    pub fn contributions(&self, problem: &Problem) -> usize {
+        blocks(problem, &self.layout)
     }
 
     /// Adjoint chunks a row.
@@ -305,8 +303,7 @@ impl Properties {
                 }
                 layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
-                let (of_summaries, units) = self.forward_layout(&own, chunk, false, MOST_ROUNDS);
-                let states = StatesPlan::Summaries(of_summaries, units);
+                let states = StatesPlan::Summaries(self.forward_layout(&own, chunk, false, MOST_ROUNDS));
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
                     let excess = if bounded {
@@ -439,7 +436,6 @@ impl Properties {
         let segment = (per_segment * chunk).min(problem.seq);
         BackwardPlan {
             layout,
-            units: Units::of(problem, &layout),
             states,
             chunk,
             chunks,

@@ -6,8 +6,8 @@ use super::backward::{
 };
 use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes};
 use super::{
-    Alignment, Chunks, Layout, Properties, RESERVED_SHARED, Units, finds_marks, has_several_passes,
-    is_constant, is_heavy_walk_forward, is_plain, real_bytes, state_words,
+    Alignment, Chunks, Layout, Properties, RESERVED_SHARED, finds_marks, has_several_passes, is_constant,
+    is_heavy_walk_forward, is_plain, real_bytes, state_words, unit,
 };
 use crate::cuda::compile::{Configuration, Program};
 use crate::{Coefficients, ElementType, Method, Problem};
@@ -71,14 +71,8 @@ pub struct Configurations<'a> {
 
 impl<'a> Configurations<'a> {
     /// Of a problem that is walked in this layout on this device, with operands that lie so in memory.
-    pub fn new(
-        problem: &'a Problem,
-        layout: Layout,
-        units: Units,
-        alignment: Alignment,
-        properties: Properties,
-    ) -> Self {
-        Self { problem, layout, unit: units.unit, alignment, properties }
+    pub fn new(problem: &'a Problem, layout: Layout, alignment: Alignment, properties: Properties) -> Self {
+        Self { problem, layout, unit: unit(problem), alignment, properties }
     }
 
     /// States that a pass covers.
@@ -247,13 +241,12 @@ impl<'a> Configurations<'a> {
         }
     }
 
-    /// chunks.cu, where it finds what is to be known of chunks, and how channels are dealt to its blocks.
-    pub fn copied_chunks(&self, chunks: Chunks) -> Option<(Configuration, Units)> {
+    /// chunks.cu, where it finds what is to be known of chunks.
+    pub fn copied_chunks(&self, chunks: Chunks) -> Option<Configuration> {
         if !self.aligned_for_bulk() {
             return None;
         }
-        let (layout, units, shared_bytes) =
-            self.properties.copied_chunks(self.problem, self.slots(), chunks)?;
+        let (layout, shared_bytes) = self.properties.copied_chunks(self.problem, self.slots(), chunks)?;
         let walking = self.walking(Program::Chunks);
         let adjoints = chunks == Chunks::OfAdjoints;
         // Decays are the same for all methods that have them by a sum.
@@ -261,7 +254,7 @@ impl<'a> Configurations<'a> {
             true => (Method::Zoh, Coefficients::Exact),
             false => (walking.method, walking.coefficients),
         };
-        let configuration = self.that_fit(Configuration {
+        Some(self.that_fit(Configuration {
             method,
             coefficients,
             cut: true,
@@ -274,8 +267,7 @@ impl<'a> Configurations<'a> {
             min_blocks: BLOCKS_OF_CHUNKS,
             shared_bytes,
             ..walking
-        });
-        Some((configuration, units))
+        }))
     }
 
     /// forward.cu, for so many chunks.

@@ -3,8 +3,8 @@
 use super::backward::checkpoint_interval;
 use super::configurations::threads_wanted;
 use super::{
-    Chunks, Layout, Properties, RESERVED_SHARED, Units, blocks, decay_by_sum, has_several_passes,
-    is_constant, is_heavy_walk_forward, real_bytes, state_words, states_for, unit, varying,
+    Chunks, Layout, Properties, RESERVED_SHARED, blocks, decay_by_sum, has_several_passes, is_constant,
+    is_heavy_walk_forward, real_bytes, state_words, states_for, unit, varying,
 };
 use crate::cuda::compile::Program;
 use crate::{ElementType, Problem};
@@ -45,6 +45,9 @@ const BULK_FRAMES_PER_LANE: usize = 8;
 const BULK_LAYOUT: Layout = bulk_layout_of(BULK_LANES);
 /// Blocks of two lanes a channel that a multiprocessor should have: a warp of a scheduler alone waits for itself.
 const BULK_BLOCKS_WITH_2_LANES: usize = 2;
+/// So many of them in 16 bits are slower than four lanes through registers, in chunks of more frames than these.
+const BULK_BLOCKS_THAT_LOSE: usize = 3;
+const BULK_FRAMES_THAT_LOSE: usize = 256;
 /// Tiles in shared memory, and as many of outputs.
 const BULK_STAGES: usize = 3;
 /// Frames of a chunk from which on it is the faster, and of a row of one chunk; the frames that tiles of a row may have that is
@@ -54,10 +57,12 @@ const BULK_FRAMES_OF_ROW: usize = 16;
 const BULK_TILES_OF_SHORT_ROWS: [usize; 5] = [32, 28, 24, 20, 16];
 /// Blocks that a multiprocessor should have room for, or tiles through registers are faster.
 const BULK_BLOCKS: usize = 3;
-/// Its barriers, of 8 bytes each.
-const BULK_BARRIERS: usize = 2 * BULK_STAGES;
-/// What the places of outputs, as it swizzles them, repeat after, in bytes.
+/// Bytes of a barrier, of which a tile has two, and a third where its projections are widened.
+const BARRIER_BYTES: usize = 8;
+/// Bytes that the places of outputs, where they are swizzled, repeat after.
 const SWIZZLED_BYTES: usize = 1024;
+/// What parts of a tile are aligned to in shared memory.
+const TILE_ALIGNMENT: usize = 128;
 /// What the engine that copies tiles wants the rows of a tensor to be a multiple of, in bytes, and a tensor to be aligned to.
 pub(super) const BULK_ALIGNMENT: usize = 16;
 
@@ -66,8 +71,6 @@ pub(super) const BULK_ALIGNMENT: usize = 16;
 pub struct ForwardPlan {
     /// The layout of all its kernels.
     pub layout: Layout,
-    /// Its blocks of channels.
-    pub units: Units,
     /// Frames a chunk.
     pub chunk: usize,
     /// Chunks a row.
@@ -121,21 +124,37 @@ const fn bulk_layout_of(lanes: usize) -> Layout {
     }
 }
 
+/// Shared memory, a tile, of projections of which so many frames' states are widened to reals, and of its barriers.
+const fn widened_bytes(element: ElementType, projections: usize, tile: usize) -> usize {
+    match element.size() {
+        2 => tile * projections * BULK_SLOTS * 4 + 3 * BARRIER_BYTES,
+        _ => 2 * BARRIER_BYTES,
+    }
+}
+
 /// Shared memory of bulk.cu.
 pub(super) fn bulk_bytes(problem: &Problem, layout: &Layout) -> usize {
     let Layout { channels, warps, tile, .. } = *layout;
-    let (frame, projections) = (channels * 4, 2 * BULK_SLOTS * 4);
-    let inputs = (BULK_STAGES * tile * (2 * frame + projections)).next_multiple_of(SWIZZLED_BYTES);
-    let outputs = BULK_STAGES * (tile * frame).next_multiple_of(SWIZZLED_BYTES);
+    let size = problem.element.size();
+    let alignment = if swizzles_outputs(problem, layout) { SWIZZLED_BYTES } else { TILE_ALIGNMENT };
+    let inputs = (BULK_STAGES * tile * (2 * channels + 2 * BULK_SLOTS) * size).next_multiple_of(alignment);
+    let outputs = BULK_STAGES * (tile * channels * size).next_multiple_of(alignment);
     let pairs = channels * 2 * BULK_SLOTS * 4;
     let marks = if problem.seq_idx { BULK_STAGES * warps * tile } else { 0 };
-    (inputs + outputs + pairs + marks + BULK_BARRIERS * 8 + PLACE_BYTES).next_multiple_of(SWIZZLED_BYTES)
+    let widened = BULK_STAGES * widened_bytes(problem.element, 2, tile);
+    (inputs + outputs + widened + pairs + marks + PLACE_BYTES).next_multiple_of(alignment)
+}
+
+/// Whether the engine that takes outputs away finds them swizzled: it does so to frames of 128 bytes, and to no wider ones.
+pub(in crate::cuda) fn swizzles_outputs(problem: &Problem, layout: &Layout) -> bool {
+    layout.channels * problem.element.size() == 128
 }
 
 /// Shared memory of chunks.cu.
 fn chunks_bytes(element: ElementType) -> usize {
-    let frame = (2 * BULK_LAYOUT.channels + BULK_SLOTS) * element.size();
-    BULK_STAGES * BULK_LAYOUT.tile * frame + BULK_BARRIERS * 8
+    let Layout { channels, tile, .. } = BULK_LAYOUT;
+    let elements = tile * (2 * channels + BULK_SLOTS);
+    BULK_STAGES * (elements * element.size() + widened_bytes(element, 1, tile))
 }
 
 /// Whether blocks of one group of channels do not share their last box with the next.
@@ -176,28 +195,29 @@ impl Properties {
             && unit_fits(problem, &BULK_LAYOUT)
     }
 
-    /// Whether the device can copy the tiles of the forward scan by itself: nothing is done to their elements but the scan.
+    /// Whether the device can copy the tiles of the forward scan by itself: nothing is done to their elements but the scan. Of
+    /// several passes, y gathers in its elements, which 16 bits would round each time.
     fn copies_tiles(&self, problem: &Problem) -> bool {
         self.copies_operands(problem)
-            && problem.element == ElementType::F32
+            && (problem.element == ElementType::F32 || problem.state <= BULK_SLOTS)
             && !(problem.d || problem.z)
             && !is_heavy_walk_forward(problem)
     }
 
-    /// The same of rows that are long enough for its usual tiles.
+    /// The same of rows that are long enough for its usual tiles, with as many lanes as there are.
     fn copies_long_tiles(&self, problem: &Problem) -> bool {
-        problem.seq >= BULK_FRAMES && self.copies_tiles(problem)
+        problem.seq >= BULK_FRAMES && problem.element == ElementType::F32 && self.copies_tiles(problem)
     }
 
-    /// The layout of chunks.cu, its blocks of channels, and its shared memory, where it finds what is to be known of chunks of
-    /// walks with so many states a pass. Adjoints want decays alone, whatever the method's gains are. Elements of 16 bits are taken
-    /// apart by every lane: long chunks take 3% longer by that (H200).
+    /// The layout of chunks.cu, and its shared memory, where it finds what is to be known of chunks of
+    /// walks with so many states a pass. Adjoints want decays alone, whatever the method's gains are. Of a forward pass in 16 bits
+    /// forward.cu finds it: a prompt takes 1% less by that, long rows the same (H200).
     pub(super) fn copied_chunks(
         &self,
         problem: &Problem,
         slots: usize,
         chunks: Chunks,
-    ) -> Option<(Layout, Units, usize)> {
+    ) -> Option<(Layout, usize)> {
         let is_heavy = is_heavy_walk_forward(problem);
         let needs_more = match chunks {
             Chunks::OfForward => is_heavy || problem.element != ElementType::F32,
@@ -206,7 +226,7 @@ impl Properties {
         };
         let may = slots == BULK_SLOTS && decay_by_sum(problem) && !problem.seq_idx;
         (may && !needs_more && self.copies_operands(problem))
-            .then(|| (BULK_LAYOUT, Units::of(problem, &BULK_LAYOUT), chunks_bytes(problem.element)))
+            .then(|| (BULK_LAYOUT, chunks_bytes(problem.element)))
     }
 
     /// The layout of bulk.cu, where it is the faster for chunks of so many frames that are walked in this one.
@@ -221,26 +241,36 @@ impl Properties {
         if !(Layout { tile: BULK_LAYOUT.tile, ..*layout } == BULK_LAYOUT && self.copies_tiles(problem)) {
             return None;
         }
+        // More lanes take more elements of 16 bits apart: with four, forward.cu is the faster by 4% (H200).
+        let takes_4_lanes = problem.element == ElementType::F32;
         if chunk >= BULK_FRAMES {
-            let chunks = problem.seq.div_ceil(chunk);
-            let with_2_lanes = || self.bulk_with_2_lanes(problem, chunks).unwrap_or(BULK_LAYOUT);
-            return (tile == BULK_LAYOUT.tile).then(with_2_lanes);
+            let with_2_lanes = self.bulk_with_2_lanes(problem, chunk);
+            let whole = with_2_lanes.or(takes_4_lanes.then_some(BULK_LAYOUT));
+            return whole.filter(|_| tile == BULK_LAYOUT.tile);
         }
         // Marks are found 32 frames at a time, and states are kept between tiles.
         let takes_any_tile = !problem.seq_idx && chunk == problem.seq && interval >= problem.seq;
-        (takes_any_tile && !has_several_passes(problem, layout) && problem.seq >= BULK_FRAMES_OF_ROW)
+        (takes_any_tile
+            && takes_4_lanes
+            && !has_several_passes(problem, layout)
+            && problem.seq >= BULK_FRAMES_OF_ROW)
             .then(|| Layout { tile: bulk_tile_of(problem.seq), ..*layout })
     }
 
     /// The layout of bulk.cu with two lanes, where its blocks are dealt to the multiprocessors as evenly as those of four lanes,
-    /// which are twice as many: then it is 5 to 7% faster, from two blocks each on (H200).
-    fn bulk_with_2_lanes(&self, problem: &Problem, chunks: usize) -> Option<Layout> {
+    /// which are twice as many: then it is 5 to 7% faster, from two blocks each on; in 16 bits 1 to 7%, but with three blocks each
+    /// and long chunks up to 3% slower (H200).
+    fn bulk_with_2_lanes(&self, problem: &Problem, chunk: usize) -> Option<Layout> {
         let layout = bulk_layout_of(FEWEST_BULK_LANES);
-        let rows = problem.batch * chunks;
+        let rows = problem.batch * problem.seq.div_ceil(chunk);
         let most = |layout: &Layout| (rows * blocks(problem, layout)).div_ceil(self.multiprocessors);
-        let is_even = 2 * most(&layout) <= most(&BULK_LAYOUT) && most(&layout) >= BULK_BLOCKS_WITH_2_LANES;
+        let each = most(&layout);
+        let is_even = 2 * each <= most(&BULK_LAYOUT) && each >= BULK_BLOCKS_WITH_2_LANES;
+        let loses = problem.element != ElementType::F32
+            && each == BULK_BLOCKS_THAT_LOSE
+            && chunk > BULK_FRAMES_THAT_LOSE;
         // Marks are found 32 frames at a time.
-        (is_even && !problem.seq_idx && unit_fits(problem, &layout)).then_some(layout)
+        (is_even && !loses && !problem.seq_idx && unit_fits(problem, &layout)).then_some(layout)
     }
 
     /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
@@ -251,7 +281,7 @@ impl Properties {
         interval: usize,
         fewest: bool,
         most_rounds: usize,
-    ) -> (Layout, Units) {
+    ) -> Layout {
         let words = state_words(problem);
         let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
         let passes = rounds.div_ceil(most_rounds);
@@ -302,12 +332,12 @@ impl Properties {
         if rounds > 1 && forward_bytes(problem, &layout) > self.shared_per_block {
             return self.forward_layout(problem, interval, fewest, most_rounds - 1);
         }
-        (layout, Units::of(problem, &layout))
+        layout
     }
 
     /// The layout of a forward scan with lanes over time: for few and short rows, each of which is one tile. In longer ones
     /// the unit for shared memory would bind: a warp reads all of b and c for one channel.
-    fn time_lanes(&self, problem: &Problem) -> Option<(Layout, Units)> {
+    fn time_lanes(&self, problem: &Problem) -> Option<Layout> {
         let lanes = LANES_BESIDE_TIME_LANES;
         let states = states_for(problem.state, lanes, 1);
         if state_words(problem) > 1
@@ -318,7 +348,7 @@ impl Properties {
             return None;
         }
         let warps = WARPS_OF_TIME_LANES[usize::from(is_heavy_walk_forward(problem))];
-        let layout = Layout {
+        Some(Layout {
             lanes,
             time_lanes: 32 / lanes,
             states,
@@ -328,8 +358,7 @@ impl Properties {
             channels: warps,
             warps,
             tile: TILE_OF_TIME_LANES,
-        };
-        Some((layout, Units::of(problem, &layout)))
+        })
     }
 
     /// Plans the forward pass.
@@ -352,17 +381,16 @@ impl Properties {
         interval: usize,
         most_rounds: usize,
     ) -> ForwardPlan {
-        if let Some((layout, units)) = self.time_lanes(problem) {
+        if let Some(layout) = self.time_lanes(problem) {
             return ForwardPlan {
                 layout,
-                units,
                 chunk: problem.seq,
                 chunks: 1,
                 checkpoint_interval: interval,
                 bulk: None,
             };
         }
-        let (mut layout, mut units) = self.forward_layout(problem, interval, false, most_rounds);
+        let mut layout = self.forward_layout(problem, interval, false, most_rounds);
         let warps = |layout: &Layout| {
             (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64
         };
@@ -370,20 +398,19 @@ impl Properties {
         if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
             // Chunks are warps enough: more lanes would only cost more operations.
             let cut = self.forward_layout(problem, interval, true, most_rounds);
-            let blocks = problem.batch * blocks(problem, &cut.0);
-            let running = threads_wanted(problem, &cut.0, Program::Forward) / (32 * cut.0.warps);
+            let blocks = problem.batch * blocks(problem, &cut);
+            let running = threads_wanted(problem, &cut, Program::Forward) / (32 * cut.warps);
             let wave = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;
             let longest = problem.seq / SHORTEST_CHUNK;
             let whole = (1..=MOST_WAVES).rev().map(wave).find(|chunks| (2..=longest).contains(chunks));
             let chunks = whole.unwrap_or(longest);
             if chunks > 1 {
-                (layout, units) = cut;
+                layout = cut;
                 chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
             }
         }
         ForwardPlan {
             layout,
-            units,
             chunk,
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: interval,

@@ -12,6 +12,7 @@ pub(super) use backward::checkpoint_interval;
 pub use backward::{BackwardPlan, Piece, StatesPlan};
 pub use configurations::Configurations;
 pub use forward::ForwardPlan;
+pub(super) use forward::swizzles_outputs;
 
 /// Shared memory that a block costs beside its own.
 pub(super) const RESERVED_SHARED: usize = 1 << 10;

@@ -1,4 +1,4 @@
-// Quads of QUAD frames, and the threads that walk the forward scan by them: what bounds the walk is the unit for exponentials,
+// Spans of SPAN frames, and the threads that walk the forward scan by them: what bounds the walk is the unit for exponentials,
 // one of 16 a clock and multiprocessor; all else must hide behind it.
 
 // What a thread keeps over its chunk; where there are several rounds, from `rate` on what it has of the one that is walked.
@@ -26,20 +26,20 @@ struct Thread {
 #endif
 };
 
-// The operands of a quad.
-struct Quad {
-  Real x[QUAD];
+// The operands of a span.
+struct Span {
+  Real x[SPAN];
 #if TILE_B
-  State b[STATES][QUAD];
+  State b[STATES][SPAN];
 #endif
 #if TILE_C
-  State c[STATES][QUAD];
+  State c[STATES][SPAN];
 #endif
 };
 
-typedef Coefficients QuadCoefficients[STATES][QUAD];
+typedef Coefficients SpanCoefficients[STATES][SPAN];
 
-__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Quad& operands, int s,
+__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Span& operands, int s,
                                        [[maybe_unused]] int g) {
 #if B_CONSTANT
   return thread.b[s];
@@ -49,10 +49,10 @@ __device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] con
 }
 
 // Where gains are known, inputs are taken in at once: neither b nor gains wait for the walk in registers.
-__device__ __forceinline__ void discretize_quad(const Thread& thread, const Real (&delta)[QUAD], const Quad& operands,
-                                                QuadCoefficients& k) {
+__device__ __forceinline__ void discretize_span(const Thread& thread, const Real (&delta)[SPAN], const Span& operands,
+                                                SpanCoefficients& k) {
 #pragma unroll
-  for (int g = 0; g < QUAD; g++) {
+  for (int g = 0; g < SPAN; g++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
       k[s][g] = discretize(thread.rate[s], delta[g]);
@@ -63,13 +63,13 @@ __device__ __forceinline__ void discretize_quad(const Thread& thread, const Real
   }
 }
 
-// A quad, of which the first `rows` frames take part, or those that are not marked where there are marks, a byte each. WHOLE: all
+// A span, of which the first `rows` frames take part, or those that are not marked where there are marks, a byte each. WHOLE: all
 // do, and none begins a sequence. `y` gets the thread's parts of Σ C h, and keeps those of the rounds before.
 template <bool WHOLE>
-__device__ __forceinline__ void walk_quad(Thread& thread, const Quad& operands, const QuadCoefficients& k,
+__device__ __forceinline__ void walk_span(Thread& thread, const Span& operands, const SpanCoefficients& k,
                                           [[maybe_unused]] u32 marks, [[maybe_unused]] int rows, Real* y) {
 #pragma unroll
-  for (int g = 0; g < QUAD; g++) {
+  for (int g = 0; g < SPAN; g++) {
 #if SEQ_IDX
     if (marks >> 8 * g & MARK_RESET) {
 #pragma unroll
@@ -216,7 +216,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   for (int s = 0; s < STATES; s++) thread.product[s] = to_state(1);
 #else
   if (!JOINS && place.chunk > 0) {
-    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
+    const i64 boundary = in_part(args, place.row, args.chunks, place.chunk, thread.channel);
     before = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
   } else if (write_final(args) && args.initial_state) {
     before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
@@ -276,7 +276,7 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
 #endif
     const int first = round * SLOTS;
 #if SUMMARY
-    const i64 boundary = (place.row * args.chunks + place.chunk) * args.dim + thread.channel;
+    const i64 boundary = in_part(args, place.row, args.chunks, place.chunk, thread.channel);
     State* end = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
     store_states<PACK>(thread.h, end + first, SLOTS, thread.lane);  // zero beyond the last
 #if DECAY_BY_SUM
