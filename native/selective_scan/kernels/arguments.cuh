@@ -71,6 +71,7 @@ struct Arguments {
   i64 unit;                 // neighbouring channels that share their b and their c
   i64 units;                // in dim
   i64 blocks_per_unit;      // blocks (of CHANNELS channels) in a unit
+  i64 first_block;          // that bulk.cu walks, if those of all rows lie in line: the launch before walks what is before it
   i64 rows_per_block;       // batch rows that one thread block of the backward pass walks in turn
   i64 segment;              // frames of a segment: segments are walked side by side by the backward pass
   i64 segments;             // in a row

@@ -176,6 +176,31 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
   wait_until_read();
 }
 
+// Whether a launch may be of some blocks: of those of all rows in line, from args.first_block on (Share in policy/forward.rs). Rows of
+// short tiles never are: to ask costs a window a hundredth.
+#define SHARES (!CUT && !SEVERAL_PASSES && !SEQ_IDX && TILE == 8 * LANES)
+
+__device__ __forceinline__ Place find_place_in_line(const Arguments& args) {
+#if !SHARES
+  return find_place(args);
+#else
+  Place place;
+  u32 block = (u32)args.first_block + blockIdx.x;
+  place.row = row_of_block();
+  if (gridDim.y == 1) {
+    u32 row = block;
+    block = take(row, blocks_of_channels(args));
+    place.row = row;
+  }
+  set_channels(place, args, block);
+  return place;
+#endif
+}
+
+// Whether the launch before walks other blocks, beside this. It is the first of its pass, so what was enqueued before it has ended,
+// and it writes nothing that is read here, or where this writes.
+__device__ __forceinline__ bool is_beside(const Arguments& args) { return SHARES && args.first_block > 0; }
+
 // What the carrier does.
 __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
                                       const Frames& frames) {
@@ -193,7 +218,7 @@ __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, con
 #endif
   };
   const auto take = [&](int number, const Turn<STAGES>& stage) {
-    if (number == 0) wait_for_kernels_before();  // they may still read what lies where y goes
+    if (number == 0 && !is_beside(args)) wait_for_kernels_before();  // they may still read what lies where y goes
     if (asks()) fetch_outputs(shared, args, maps, place, frames.begin + number * TILE, stage);
 #if ALL_CARRY
     __syncwarp();
@@ -201,6 +226,7 @@ __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, con
   };
   carry_tiles(shared.stages, frames.tiles(), ask_for, widen, take);
   if (asks()) wait_until_written();
+  if (is_beside(args)) wait_for_kernels_before();  // whoever waits for this waits for them, too
 }
 
 // The projections of the tile of a stage, as they are walked.
@@ -311,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
   let_next_begin();
-  const Place place = find_place(args);
+  const Place place = find_place_in_line(args);
   if (place.row >= args.batch) return;
   const i64 begin = chunk_begin(args, place);
   const Frames frames{(int)begin, (int)(chunk_end(args, place) - begin)};
@@ -325,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     return;
   }
 
-  wait_for_kernels_before();
+  if (!is_beside(args)) wait_for_kernels_before();
   Thread thread;
   begin_thread(thread, args, place);
   Kept kept(args, begin, frames.count);

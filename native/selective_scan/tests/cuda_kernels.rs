@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::packed::{pack, target, unpack};
-use selective_scan::cuda::policy::{Layout, Properties};
+use selective_scan::cuda::policy::{Bulk, Layout, Properties};
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, f64, problem};
@@ -153,9 +153,10 @@ fn what_chunks_come_to_is_found_in_copied_tiles_where_a_sum_gives_their_decays()
 }
 
 #[test]
-fn channels_have_two_lanes_where_they_fill_the_device_evenly() {
+fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
     let h200 = device(90);
-    let lanes = |problem: &Problem| h200.forward(problem).bulk.map(|layout| layout.lanes);
+    // Lanes, and how many blocks have two lanes beside these.
+    let dealt = |problem: &Problem| h200.forward(problem).bulk.map(|bulk| (bulk.layout.lanes, bulk.beside));
     let halves = |dim| Problem { b: Projection::PerFrame { groups: 2 }, ..problem(64, 197, dim, 16) };
     for problem in [
         problem(64, 197, 768, 16),
@@ -170,7 +171,7 @@ fn channels_have_two_lanes_where_they_fill_the_device_evenly() {
         bf16(problem(33, 197, 768, 16)),
         bf16(problem(32, 2048, 1536, 16)),
     ] {
-        assert_eq!(lanes(&problem), Some(2), "{problem:?}");
+        assert_eq!(dealt(&problem), Some((2, 0)), "{problem:?}");
     }
     for problem in [
         bf16(problem(16, 2048, 1536, 16)),
@@ -179,19 +180,31 @@ fn channels_have_two_lanes_where_they_fill_the_device_evenly() {
         bf16(problem(32, 60, 512, 16)),
         bf16(problem(64, 197, 768, 64)),
     ] {
-        assert_eq!(lanes(&problem), None, "{problem:?}");
+        assert_eq!(dealt(&problem), None, "{problem:?}");
     }
     for problem in [
-        // 192 and 320.
+        // 192: a block for each multiprocessor would be a warp for each scheduler.
         problem(8, 2048, 1536, 16),
-        problem(4, 4096, 5120, 16),
-        // A block for each multiprocessor would be a warp for each scheduler.
         problem(16, 197, 512, 16),
         problem(32, 60, 512, 16),
         Problem { seq_idx: true, ..problem(64, 197, 768, 16) },
+        // More passes than one follow one another.
+        problem(4, 4096, 5120, 64),
+        // Units, and rows, that end within a block of two lanes.
         halves(832),
+        problem(232, 130, 96, 16),
     ] {
-        assert_eq!(lanes(&problem), Some(4), "{problem:?}");
+        assert_eq!(dealt(&problem), Some((4, 0)), "{problem:?}");
+    }
+    // 320, 288, 576 and 960 would be more for some multiprocessors than 640, 576, 1152 and 1920 of four lanes.
+    for (problem, beside) in [
+        (problem(4, 4096, 5120, 16), 264),
+        (problem(12, 2048, 1536, 16), 264),
+        (problem(24, 2048, 1536, 16), 528),
+        (problem(80, 197, 768, 16), 924),
+        (Problem { b: Projection::PerFrame { groups: 2 }, ..problem(133, 133, 128, 16) }, 264),
+    ] {
+        assert_eq!(dealt(&problem), Some((4, beside)), "{problem:?}");
     }
 }
 
@@ -202,12 +215,12 @@ fn tiles_of_short_rows_are_whole_spans_and_leave_few_frames_over() {
         let plan = h200.forward(&problem(64, seq, 512, 16));
         let through_registers = seq < 16 || plan.checkpoint_interval < seq;
         assert_eq!(plan.bulk.is_none(), through_registers, "{seq} frames: {plan:?}");
-        if let Some(Layout { tile, .. }) = plan.bulk {
+        if let Some(Bulk { layout: Layout { tile, .. }, .. }) = plan.bulk {
             assert!(tile.is_multiple_of(4) && (16..=32).contains(&tile), "{seq} frames: {plan:?}");
             assert!(seq.next_multiple_of(tile) - seq < 16, "{seq} frames: {plan:?}");
         }
     }
-    assert_eq!(h200.forward(&problem(32, 60, 512, 16)).bulk.map(|layout| layout.tile), Some(20));
+    assert_eq!(h200.forward(&problem(32, 60, 512, 16)).bulk.map(|bulk| bulk.layout.tile), Some(20));
 }
 
 #[test]

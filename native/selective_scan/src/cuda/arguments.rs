@@ -68,6 +68,7 @@ pub(super) struct Arguments {
     pub(super) unit: i64,
     pub(super) units: i64,
     pub(super) blocks_per_unit: i64,
+    pub(super) first_block: i64,
     pub(super) rows_per_block: i64,
     pub(super) segment: i64,
     pub(super) segments: i64,

@@ -5,16 +5,17 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, passes, walks};
 use super::device::Device;
 use super::launch::{
-    Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
+    Blocks, Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Layout, Properties};
+use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Properties, Share};
 use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels<K> {
-    forward: K,
-    /// The layout of that, if it is scan_bulk.
-    bulk: Option<Layout>,
+    /// What walks the rows, one share of all blocks beside the other.
+    shares: Vec<(Share, K)>,
+    /// Whether that is scan_bulk.
+    is_copied: bool,
     marks: Option<K>,
     boundaries: Option<Boundaries<K>>,
 }
@@ -30,12 +31,21 @@ impl ForwardKernels<Wanted> {
         let configurations = of(plan.layout);
         let forward = configurations.forward(plan.chunks);
         let bulk = plan.bulk.filter(|_| configurations.aligned_for_bulk());
+        let copied = |share: Share| {
+            let kernel = Wanted::walking(of(share.layout).bulk(plan.chunks), c"scan_bulk");
+            (share, kernel)
+        };
         Self {
-            forward: match bulk {
-                Some(layout) => Wanted::walking(of(layout).bulk(plan.chunks), c"scan_bulk"),
-                None => Wanted::walking(forward, c"scan_forward"),
+            shares: match bulk {
+                Some(bulk) => bulk.shares(problem).into_iter().map(copied).collect(),
+                None => {
+                    vec![(
+                        Share { layout: plan.layout, in_line: None },
+                        Wanted::walking(forward, c"scan_forward"),
+                    )]
+                }
             },
-            bulk,
+            is_copied: bulk.is_some(),
             marks: Wanted::marks(&configurations, plan.chunks),
             boundaries: (plan.chunks > 1)
                 .then(|| Boundaries::of(&configurations, Chunks::OfForward, forward.joins)),
@@ -44,8 +54,12 @@ impl ForwardKernels<Wanted> {
 
     pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<ForwardKernels<K>, E> {
         Ok(ForwardKernels {
-            forward: f(self.forward)?,
-            bulk: self.bulk,
+            shares: self
+                .shares
+                .into_iter()
+                .map(|(share, kernel)| Ok((share, f(kernel)?)))
+                .collect::<Result<_, E>>()?,
+            is_copied: self.is_copied,
             marks: self.marks.map(&mut *f).transpose()?,
             boundaries: self.boundaries.map(|boundaries| boundaries.try_map(f)).transpose()?,
         })
@@ -97,14 +111,17 @@ impl Device {
         let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
             .try_map(&mut |wanted| self.kernel(wanted))?;
         let mut arguments = Arguments::of(problem, &inputs);
-        arguments.lay_out(problem, &kernels.bulk.unwrap_or(plan.layout), plan.chunk, plan.chunks);
+        arguments.lay_out(problem, &plan.layout, plan.chunk, plan.chunks);
         arguments.y = outputs.y;
         arguments.final_state = outputs.final_state.unwrap_or(0);
         arguments.checkpoint_interval = plan.checkpoint_interval as i64;
         arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
-        let maps = kernels.bulk.map(|layout| Maps::of(problem, &layout, &inputs, outputs.y)).transpose()?;
+        let maps_of = |share: &Share| {
+            kernels.is_copied.then(|| Maps::of(problem, &share.layout, &inputs, outputs.y)).transpose()
+        };
+        let maps = kernels.shares.iter().map(|(share, _)| maps_of(share)).collect::<Result<Vec<_>, _>>()?;
 
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
@@ -116,8 +133,18 @@ impl Device {
             if let Some(boundaries) = &kernels.boundaries {
                 boundaries.find(&launcher, problem, &arguments)?;
             }
-            let blocks = walking_blocks(&arguments);
-            launcher.launch_with("forward", kernels.forward, blocks, &arguments, maps.as_ref())?;
+            for ((share, kernel), maps) in kernels.shares.iter().zip(&maps) {
+                let mut of_share = arguments;
+                of_share.deal(problem, &share.layout);
+                let blocks = match &share.in_line {
+                    Some(blocks) => {
+                        of_share.first_block = blocks.start as i64;
+                        Blocks::in_line(blocks.len())
+                    }
+                    None => walking_blocks(&of_share),
+                };
+                launcher.launch_with("forward", *kernel, blocks, &of_share, maps.as_ref())?;
+            }
         }
         Ok(())
     }

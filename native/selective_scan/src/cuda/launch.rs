@@ -142,7 +142,8 @@ impl<'a> Launcher<'a> {
     ///
     /// Blocks that begin early go where there is room first, and fill some multiprocessors while others are still busy with
     /// the kernel before: then the first have more than their share to do, and the pass takes as long as they (packed rows
-    /// of mamba-130m 203 µs where 156 are enough, on an H200). So they ask for shared memory that leaves no room for more.
+    /// of mamba-130m 203 µs where 156 are enough, on an H200). So they ask for shared memory that leaves no room for more, unless
+    /// they are there to fill what the blocks before leave.
     pub(super) fn launch(
         &self,
         what: &str,
@@ -176,7 +177,7 @@ impl<'a> Launcher<'a> {
             blockDimX: kernel.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: match is_early {
+            sharedMemBytes: match is_early && arguments.first_block == 0 {
                 true => kernel.shared_bytes_for_a_share(blocks, &self.device.properties()),
                 false => kernel.shared_bytes,
             },

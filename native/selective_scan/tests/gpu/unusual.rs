@@ -41,7 +41,10 @@ pub fn copied_tiles(quick: bool) {
         initial_state(problem(264, 130, 36, 16)),
         grouped(2, 1, problem(132, 133, 128, 16)),
         Problem { method: Method::Rk4, ..problem(264, 140, 36, 24) },
-        // The same of elements of 16 bits.
+        // Two lanes beside four: one row is of both, or the last of four alone.
+        initial_state(problem(9, 130, 1920, 16)),
+        Problem { method: Method::Bilinear, ..grouped(2, 1, problem(133, 133, 128, 16)) },
+        // Two lanes of elements of 16 bits.
         bf16(initial_state(problem(264, 130, 40, 16))),
         Problem { element: ElementType::F16, ..grouped(2, 1, problem(132, 133, 128, 16)) },
         bf16(problem(1, 3800, 1024, 16)),

@@ -1,5 +1,7 @@
 //! The plan of the forward pass.
 
+use std::ops::Range;
+
 use super::backward::checkpoint_interval;
 use super::configurations::threads_wanted;
 use super::{
@@ -38,11 +40,11 @@ const PLACE_BYTES: usize = 64;
 /// rows are long.
 const BULK_SLOTS: usize = 16;
 const BULK_LANES: usize = 4;
-const FEWEST_BULK_LANES: usize = 2;
 const BULK_WARPS: usize = 4;
 const BULK_FRAMES_PER_LANE: usize = 8;
 /// With four lanes, which is how chunks.cu is written, too.
 const BULK_LAYOUT: Layout = bulk_layout_of(BULK_LANES);
+const BULK_LAYOUT_WITH_2_LANES: Layout = bulk_layout_of(2);
 /// Blocks of two lanes a channel that a multiprocessor should have: a warp of a scheduler alone waits for itself.
 const BULK_BLOCKS_WITH_2_LANES: usize = 2;
 /// So many of them in 16 bits are slower than four lanes through registers, in chunks of more frames than these.
@@ -77,8 +79,43 @@ pub struct ForwardPlan {
     pub chunks: usize,
     /// Frames from one state to the next that is kept for the backward pass.
     pub checkpoint_interval: usize,
-    /// That of bulk.cu, which walks it if the operands are aligned: its tile may be another, and its lanes fewer.
-    pub bulk: Option<Layout>,
+    /// What bulk.cu walks instead, if the operands are aligned.
+    pub bulk: Option<Bulk>,
+}
+
+/// What bulk.cu walks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bulk {
+    /// Its layout: its tile may be another than that of forward.cu, and its lanes fewer.
+    pub layout: Layout,
+    /// Blocks of two lanes that a launch of their own walks beside it: all of the first rows, and some of the next. There are none
+    /// where a kernel has to come before.
+    pub beside: usize,
+}
+
+/// What a launch walks.
+pub(in crate::cuda) struct Share {
+    /// The layout of its blocks.
+    pub layout: Layout,
+    /// Which of them, if those of all rows lie in line; or all.
+    pub in_line: Option<Range<usize>>,
+}
+
+impl Bulk {
+    fn whole(layout: Layout) -> Self {
+        Self { layout, beside: 0 }
+    }
+
+    /// What its launches walk, in this order.
+    pub(in crate::cuda) fn shares(&self, problem: &Problem) -> Vec<Share> {
+        let Self { layout, beside } = *self;
+        if beside == 0 {
+            return vec![Share { layout, in_line: None }];
+        }
+        let first = BULK_LAYOUT_WITH_2_LANES;
+        let rest = beside * first.channels / layout.channels..problem.batch * blocks(problem, &layout);
+        vec![Share { layout: first, in_line: Some(0..beside) }, Share { layout, in_line: Some(rest) }]
+    }
 }
 
 /// Frames of a row of rows.cuh: an odd number of 16 bytes.
@@ -229,14 +266,8 @@ impl Properties {
             .then(|| (BULK_LAYOUT, chunks_bytes(problem.element)))
     }
 
-    /// The layout of bulk.cu, where it is the faster for chunks of so many frames that are walked in this one.
-    fn bulk_layout(
-        &self,
-        problem: &Problem,
-        layout: &Layout,
-        chunk: usize,
-        interval: usize,
-    ) -> Option<Layout> {
+    /// What bulk.cu walks, where it is the faster for chunks of so many frames that are walked in this layout.
+    fn bulk(&self, problem: &Problem, layout: &Layout, chunk: usize, interval: usize) -> Option<Bulk> {
         let Layout { tile, .. } = *layout;
         if !(Layout { tile: BULK_LAYOUT.tile, ..*layout } == BULK_LAYOUT && self.copies_tiles(problem)) {
             return None;
@@ -245,8 +276,8 @@ impl Properties {
         let takes_4_lanes = problem.element == ElementType::F32;
         if chunk >= BULK_FRAMES {
             let with_2_lanes = self.bulk_with_2_lanes(problem, chunk);
-            let whole = with_2_lanes.or(takes_4_lanes.then_some(BULK_LAYOUT));
-            return whole.filter(|_| tile == BULK_LAYOUT.tile);
+            let with_4_lanes = || takes_4_lanes.then(|| Bulk::whole(BULK_LAYOUT));
+            return with_2_lanes.or_else(with_4_lanes).filter(|_| tile == BULK_LAYOUT.tile);
         }
         // Marks are found 32 frames at a time, and states are kept between tiles.
         let takes_any_tile = !problem.seq_idx && chunk == problem.seq && interval >= problem.seq;
@@ -254,23 +285,30 @@ impl Properties {
             && takes_4_lanes
             && !has_several_passes(problem, layout)
             && problem.seq >= BULK_FRAMES_OF_ROW)
-            .then(|| Layout { tile: bulk_tile_of(problem.seq), ..*layout })
+            .then(|| Bulk::whole(Layout { tile: bulk_tile_of(problem.seq), ..*layout }))
     }
 
-    /// The layout of bulk.cu with two lanes, where its blocks are dealt to the multiprocessors as evenly as those of four lanes,
-    /// which are twice as many: then it is 5 to 7% faster, from two blocks each on; in 16 bits 1 to 7%, but with three blocks each
-    /// and long chunks up to 3% slower (H200).
-    fn bulk_with_2_lanes(&self, problem: &Problem, chunk: usize) -> Option<Layout> {
-        let layout = bulk_layout_of(FEWEST_BULK_LANES);
+    /// What bulk.cu walks with two lanes, and beside that with four: as many blocks of two as multiprocessors can have each in the
+    /// place of two blocks of four. It is 4 to 7% faster, from two blocks each on; in 16 bits, where all are of two lanes, 1 to 7%,
+    /// but with three blocks each and long chunks up to 3% slower (H200).
+    fn bulk_with_2_lanes(&self, problem: &Problem, chunk: usize) -> Option<Bulk> {
+        let layout = BULK_LAYOUT_WITH_2_LANES;
         let rows = problem.batch * problem.seq.div_ceil(chunk);
-        let most = |layout: &Layout| (rows * blocks(problem, layout)).div_ceil(self.multiprocessors);
-        let each = most(&layout);
-        let is_even = 2 * each <= most(&BULK_LAYOUT) && each >= BULK_BLOCKS_WITH_2_LANES;
-        let loses = problem.element != ElementType::F32
-            && each == BULK_BLOCKS_THAT_LOSE
-            && chunk > BULK_FRAMES_THAT_LOSE;
+        let [of_4, of_2] = [&BULK_LAYOUT, &layout].map(|layout| blocks(problem, layout));
+        let each = (rows * of_4).div_ceil(self.multiprocessors) / 2;
         // Marks are found 32 frames at a time.
-        (is_even && !loses && !problem.seq_idx && unit_fits(problem, &layout)).then_some(layout)
+        if each < BULK_BLOCKS_WITH_2_LANES || problem.seq_idx || !unit_fits(problem, &layout) {
+            return None;
+        }
+        let is_f32 = problem.element == ElementType::F32;
+        let (most, all) = (each * self.multiprocessors, rows * of_2);
+        if all <= most {
+            let loses =
+                all.div_ceil(self.multiprocessors) == BULK_BLOCKS_THAT_LOSE && chunk > BULK_FRAMES_THAT_LOSE;
+            return (is_f32 || !loses).then(|| Bulk::whole(layout));
+        }
+        let is_alone = chunk == problem.seq && !has_several_passes(problem, &layout);
+        (is_f32 && is_alone && of_4 == 2 * of_2).then_some(Bulk { layout: BULK_LAYOUT, beside: most })
     }
 
     /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
@@ -414,7 +452,7 @@ impl Properties {
             chunk,
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: interval,
-            bulk: self.bulk_layout(problem, &layout, chunk, interval),
+            bulk: self.bulk(problem, &layout, chunk, interval),
         }
     }
 }

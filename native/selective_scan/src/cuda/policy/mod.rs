@@ -11,8 +11,8 @@ use crate::{Method, Problem, Projection};
 pub(super) use backward::checkpoint_interval;
 pub use backward::{BackwardPlan, Piece, StatesPlan};
 pub use configurations::Configurations;
-pub use forward::ForwardPlan;
-pub(super) use forward::swizzles_outputs;
+pub use forward::{Bulk, ForwardPlan};
+pub(super) use forward::{Share, swizzles_outputs};
 
 /// Shared memory that a block costs beside its own.
 pub(super) const RESERVED_SHARED: usize = 1 << 10;
