@@ -5,8 +5,9 @@
 // carrier, asks for tiles, STAGES ahead, and has outputs taken away. No barrier is for all: walkers wait for a tile to
 // arrive, the carrier for all warps to have walked it. So a walker may be ahead of another by as many tiles as there are.
 //
-// A channel has four lanes of four states or, where channels fill the device evenly with as few threads, two of eight: half as many
-// sums over lanes, and half as many reads of Δ and x. A span is a frame for each lane, so that its operands are as many either way.
+// A channel has four lanes of four states or, as far as channels fill the device evenly with as few threads, two of eight: half as
+// many sums over lanes, and half as many reads of Δ and x. A span is a frame for each lane, so that its operands are as many either
+// way.
 //
 // Each lane reads single elements of Δ and x, and multiplies for itself; it reads its states of B and C in packs, from what the
 // carrier's warp has made of them where elements have 16 bits. Operands are read a span ahead of the walk, over the borders of tiles
@@ -177,8 +178,9 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
 }
 
 // Whether a launch may be of some blocks: of those of all rows in line, from args.first_block on (Share in policy/forward.rs). Rows of
-// short tiles never are: to ask costs a window a hundredth.
-#define SHARES (!CUT && !SEVERAL_PASSES && !SEQ_IDX && TILE == 8 * LANES)
+// short tiles never are: to ask costs a window a hundredth. FRAMES_PER_LANE: of the tiles of long rows (BULK_FRAMES_PER_LANE there).
+#define FRAMES_PER_LANE 8
+#define SHARES (!CUT && !SEVERAL_PASSES && !SEQ_IDX && TILE == FRAMES_PER_LANE * LANES)
 
 __device__ __forceinline__ Place find_place_in_line(const Arguments& args) {
 #if !SHARES

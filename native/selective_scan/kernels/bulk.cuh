@@ -198,7 +198,7 @@ __device__ __forceinline__ void load_slots(State (&states)[STATES], const Real* 
 // Where the channel of a thread lies in a tile. Those of a warp are neighbours; with four lanes they are two packs, half a frame
 // apart: then no two packs of four frames share banks.
 __device__ __forceinline__ int row_of(int index) {
+  constexpr int TOGETHER = LANES < 4 ? CHANNELS_PER_WARP : 4;
   const int channel = channel_of(index % 32);
-  if (LANES < 4) return index / 32 * CHANNELS_PER_WARP + channel;
-  return (index / 32 + channel / 4 * WARPS) * 4 + channel % 4;
+  return (index / 32 + channel / TOGETHER * WARPS) * TOGETHER + channel % TOGETHER;
 }

@@ -8,7 +8,7 @@
 #define THREADS 256
 // Parts that a thread has on their way from memory at a time: each time costs the latency. Where there are more, the host lets so
 // many threads share the parts of a pack.
-#define AT_ONCE 8
+#define PARTS_AT_ONCE 8
 #define SHARERS_OF_MANY 4
 // Columns of parameters of a block, and slices of rows.
 #define COLUMNS 32
@@ -74,15 +74,15 @@ template <int SHARERS>
 __device__ __forceinline__ Pack sum_parts(const Real* parts, int count) {
   Pack sum{};
 #pragma unroll 1
-  for (; count > 0; count -= AT_ONCE * SHARERS, parts += AT_ONCE * SHARERS * SLOT_WIDTH) {
-    Pack packs[AT_ONCE];
+  for (; count > 0; count -= PARTS_AT_ONCE * SHARERS, parts += PARTS_AT_ONCE * SHARERS * SLOT_WIDTH) {
+    Pack packs[PARTS_AT_ONCE];
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
+    for (int k = 0; k < PARTS_AT_ONCE; k++) {
       packs[k] = Pack{};
       if (k * SHARERS < count) packs[k] = *reinterpret_cast<const Pack*>(parts + k * SHARERS * SLOT_WIDTH);
     }
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
+    for (int k = 0; k < PARTS_AT_ONCE; k++) {
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) sum.reals[e] += packs[k].reals[e];
     }

@@ -128,9 +128,8 @@ impl Arguments {
         }
     }
 
-    /// Sets what a plan decides.
-    pub(super) fn lay_out(&mut self, problem: &Problem, layout: &Layout, chunk: usize, chunks: usize) {
-        self.deal(problem, layout);
+    /// Sets what a plan decides for all its kernels; how each deals its channels is set by `deal`.
+    pub(super) fn lay_out(&mut self, layout: &Layout, chunk: usize, chunks: usize) {
         self.chunk = chunk as i64;
         self.chunks = chunks as i64;
         self.boundary_width = layout.slots() as i64;

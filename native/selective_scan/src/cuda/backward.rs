@@ -154,7 +154,8 @@ impl Arguments {
     /// Those of a forward pass over the same problem that keeps its states at the boundaries.
     fn keeping_states(&self, problem: &Problem, plan: &ForwardPlan) -> Self {
         let mut forward = Self { y: self.dx, checkpoints: self.boundary_states, final_state: 0, ..*self };
-        forward.lay_out(problem, &plan.layout, plan.chunk, plan.chunks);
+        forward.lay_out(&plan.layout, plan.chunk, plan.chunks);
+        forward.deal(problem, &plan.layout);
         forward.checkpoint_interval = self.chunk;
         forward.checkpoint_count = self.chunks;
         forward
@@ -326,7 +327,8 @@ impl Device {
         let slots = plan.layout.slots();
 
         let mut arguments = Arguments::of(problem, &inputs);
-        arguments.lay_out(problem, &plan.layout, plan.chunk, plan.chunks);
+        arguments.lay_out(&plan.layout, plan.chunk, plan.chunks);
+        arguments.deal(problem, &plan.layout);
         arguments.segment = plan.segment as i64;
         arguments.segments = plan.segments as i64;
         arguments.rows_per_block = plan.rows_per_block as i64;

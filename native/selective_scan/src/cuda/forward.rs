@@ -38,12 +38,7 @@ impl ForwardKernels<Wanted> {
         Self {
             shares: match bulk {
                 Some(bulk) => bulk.shares(problem).into_iter().map(copied).collect(),
-                None => {
-                    vec![(
-                        Share { layout: plan.layout, in_line: None },
-                        Wanted::walking(forward, c"scan_forward"),
-                    )]
-                }
+                None => vec![(Share::all(plan.layout), Wanted::walking(forward, c"scan_forward"))],
             },
             is_copied: bulk.is_some(),
             marks: Wanted::marks(&configurations, plan.chunks),
@@ -111,7 +106,7 @@ impl Device {
         let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
             .try_map(&mut |wanted| self.kernel(wanted))?;
         let mut arguments = Arguments::of(problem, &inputs);
-        arguments.lay_out(problem, &plan.layout, plan.chunk, plan.chunks);
+        arguments.lay_out(&plan.layout, plan.chunk, plan.chunks);
         arguments.y = outputs.y;
         arguments.final_state = outputs.final_state.unwrap_or(0);
         arguments.checkpoint_interval = plan.checkpoint_interval as i64;

@@ -101,6 +101,13 @@ pub(in crate::cuda) struct Share {
     pub in_line: Option<Range<usize>>,
 }
 
+impl Share {
+    /// All blocks, by one launch.
+    pub(in crate::cuda) fn all(layout: Layout) -> Self {
+        Self { layout, in_line: None }
+    }
+}
+
 impl Bulk {
     fn whole(layout: Layout) -> Self {
         Self { layout, beside: 0 }
@@ -110,7 +117,7 @@ impl Bulk {
     pub(in crate::cuda) fn shares(&self, problem: &Problem) -> Vec<Share> {
         let Self { layout, beside } = *self;
         if beside == 0 {
-            return vec![Share { layout, in_line: None }];
+            return vec![Share::all(layout)];
         }
         let first = BULK_LAYOUT_WITH_2_LANES;
         let rest = beside * first.channels / layout.channels..problem.batch * blocks(problem, &layout);
