@@ -57,7 +57,7 @@ defmodule ExPhil.Native.Tensor do
 
   @doc """
   A tensor of the numbers in a list, nested as the shape is. `:nan`, `:infinity` and `:neg_infinity` stand for
-  themselves in types that have them.
+  themselves in types that have them. A number beyond the range of the type is an error.
 
   ## Examples
 
@@ -68,6 +68,12 @@ defmodule ExPhil.Native.Tensor do
 
       iex> ExPhil.Native.Tensor.from_list([[1, 2], [3]])
       ** (ArgumentError) expected every list of an axis to have the same length, got: [[1, 2], [3]]
+
+      iex> ExPhil.Native.Tensor.from_list([300], :u8)
+      ** (ArgumentError) expected a number of type u8, got: 300
+
+      iex> ExPhil.Native.Tensor.from_list([1.0e39], :f32)
+      ** (ArgumentError) expected a number of type f32, got: 1.0e39
   """
   @spec from_list(list, type | atom) :: t
   def from_list(list, type \\ {:f, 32})
@@ -265,14 +271,14 @@ defmodule ExPhil.Native.Tensor do
   # The lengths of the axes; every list of an axis has the same.
   defp nesting([first | _] = list) when is_list(first) do
     case list |> Enum.map(fn inner -> is_list(inner) && nesting(inner) end) |> Enum.uniq() do
-      [inner] ->
-        [length(list) | inner]
-
-      _ ->
-        raise ArgumentError,
-              "expected every list of an axis to have the same length, got: #{inspect(list, limit: 10)}"
+      [inner] -> [length(list) | inner]
+      _ -> ragged(list)
     end
   end
 
-  defp nesting(list), do: [length(list)]
+  defp nesting(list), do: if(Enum.any?(list, &is_list/1), do: ragged(list), else: [length(list)])
+
+  defp ragged(list) do
+    raise ArgumentError, "expected every list of an axis to have the same length, got: #{inspect(list, limit: 10)}"
+  end
 end

@@ -11,6 +11,9 @@ defmodule ExPhil.Native.TensorTest do
           {:f16, [0.5, -1024.0, :nan, :infinity, :neg_infinity]},
           {:bf16, [0.5, -1024.0, :nan, :infinity, :neg_infinity]},
           {:s8, [-128, 127]},
+          {:u8, [0, 255]},
+          {:s32, [-2_147_483_648, 2_147_483_647]},
+          {:s64, [-0x8000000000000000, 0x7FFFFFFFFFFFFFFF]},
           {:u64, [0, 0xFFFFFFFFFFFFFFFF]}
         ] do
       assert numbers |> Tensor.from_list(type) |> Tensor.to_list() == numbers
@@ -20,6 +23,20 @@ defmodule ExPhil.Native.TensorTest do
   test "bf16 rounds to the nearest, ties to even" do
     assert Tensor.from_list([1 + 1 / 256, 1 + 3 / 256, 1 + 1.1 / 256], :bf16) |> Tensor.to_list() ==
              [1.0, 1 + 4 / 256, 1 + 2 / 256]
+  end
+
+  test "what rounds to the greatest number of a type is that, and what is beyond is refused" do
+    for {type, greatest, below, beyond} <- [
+          {:f16, 65_504.0, 65_519.9, 65_520},
+          {:bf16, 255 * 2.0 ** 120, 3.395e38, 3.397e38},
+          {:f32, 3.4028234663852886e38, 3.4028235e38, 3.4028236e38},
+          {:f64, 1.7976931348623157e308, 1.7976931348623157e308, Integer.pow(2, 1024)}
+        ],
+        sign <- [1, -1] do
+      assert Tensor.to_list(Tensor.from_list([sign * below], type)) == [sign * greatest]
+      message = "expected a number of type #{type}, got: #{inspect(sign * beyond)}"
+      assert_raise ArgumentError, message, fn -> Tensor.from_list([sign * beyond], type) end
+    end
   end
 
   test "a short type is the long one" do
@@ -53,6 +70,15 @@ defmodule ExPhil.Native.TensorTest do
           {"a negative axis", quote(do: Tensor.zeros({2, -1})), ~r/a shape such as .* got: \{2, -1\}/},
           {"a ragged list", quote(do: Tensor.from_list([[1], [1, 2]])), ~r/same length/},
           {"a half nested list", quote(do: Tensor.from_list([[1], 2])), ~r/same length/},
+          {"a list beside numbers", quote(do: Tensor.from_list([1, [2, 3]])),
+           ~r/same length, got: \[1, \[2, 3\]\]/},
+          {"a list beside numbers, within", quote(do: Tensor.from_list([[1, 2], [3, [4]]])),
+           ~r/same length, got: \[3, \[4\]\]/},
+          {"more than an unsigned integer has", quote(do: Tensor.from_list([256], :u8)), ~r/type u8, got: 256/},
+          {"less than an unsigned integer has", quote(do: Tensor.from_list([-1], :u8)), ~r/type u8, got: -1/},
+          {"more than an integer has", quote(do: Tensor.from_list([2_147_483_648], :s32)),
+           ~r/type s32, got: 2147483648/},
+          {"less than an integer has", quote(do: Tensor.from_list([-129], :s8)), ~r/type s8, got: -129/},
           {"what is no number", quote(do: Tensor.from_list([:one])), ~r/a number, :nan, .* got: :one/},
           {"a fraction as an integer", quote(do: Tensor.from_list([0.5], :s8)), ~r/type s8, got: 0.5/},
           {"what is no list", quote(do: Tensor.from_list(1.0)), ~r/a list of numbers, got: 1.0/}

@@ -3,6 +3,20 @@ defmodule ExPhil.Native.Tensor.Numbers do
   # Numbers to and from the bytes of a type. The BEAM has no floats that are not numbers: they are the atoms of Nx.
   import Bitwise
 
+  # From here on a number would be rounded to infinity, for which there is an atom.
+  @infinite %{
+    {:f, 16} => (1 <<< 16) - (1 <<< 4),
+    {:bf, 16} => (1 <<< 128) - (1 <<< 119),
+    {:f, 32} => (1 <<< 128) - (1 <<< 103),
+    {:f, 64} => (1 <<< 1024) - (1 <<< 970)
+  }
+
+  defguardp is_finite(number, type) when is_number(number) and abs(number) < :erlang.map_get(type, @infinite)
+
+  # Among the integers of so many bits, of which this is the least.
+  defguardp is_among(number, least, bits)
+            when is_integer(number) and number >= least and number < least + (1 <<< bits)
+
   def bytes({_class, bits}), do: div(bits, 8)
 
   def decode(data, {:u, bits}), do: for(<<x::size(bits)-unsigned-native <- data>>, do: x)
@@ -12,14 +26,17 @@ defmodule ExPhil.Native.Tensor.Numbers do
   # The upper half of a single.
   def decode(data, {:bf, 16}), do: for(<<x::16-native <- data>>, do: float(<<x <<< 16::32-native>>, 32))
 
-  def encode(number, {:u, bits}) when is_integer(number), do: <<number::size(bits)-unsigned-native>>
-  def encode(number, {:s, bits}) when is_integer(number), do: <<number::size(bits)-signed-native>>
-  def encode(number, {:f, bits}) when is_number(number), do: <<number::float-size(bits)-native>>
+  def encode(number, {:u, bits}) when is_among(number, 0, bits), do: <<number::size(bits)-unsigned-native>>
+
+  def encode(number, {:s, bits}) when is_among(number, -(1 <<< (bits - 1)), bits),
+    do: <<number::size(bits)-signed-native>>
+
+  def encode(number, {:f, bits} = type) when is_finite(number, type), do: <<number::float-size(bits)-native>>
   def encode(name, {:f, bits}) when is_atom(name), do: <<special(name, bits)::size(bits)-native>>
   def encode(name, {:bf, 16}) when is_atom(name), do: <<special(name, 32) >>> 16::16-native>>
 
   # Rounded to the nearest, ties to even.
-  def encode(number, {:bf, 16}) when is_number(number) do
+  def encode(number, {:bf, 16} = type) when is_finite(number, type) do
     <<single::32>> = <<number::float-32>>
     <<(single + 0x7FFF + (single >>> 16 &&& 1)) >>> 16::16-native>>
   end
