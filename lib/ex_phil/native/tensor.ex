@@ -3,7 +3,7 @@ defmodule ExPhil.Native.Tensor do
   Numbers in a binary, with their type and shape: what the scan reads and writes.
 
   Types are written as in Nx: `{:f, 32}`, `{:bf, 16}`, `{:s, 64}`, …, or short `:f32`, `:bf16`, `:s64`. The shape is
-  a tuple; the last axis lies together in memory. Numbers are in the byte order of the machine. A complex tensor has
+  a tuple, `{}` for a single number; the last axis lies together in memory. Numbers are in the byte order of the machine. A complex tensor has
   a trailing axis of 2, real and imaginary part.
 
   Where Nx is there, `from_nx/1` and `to_nx/1` convert; the functions of `ExPhil.Native.SelectiveScan` take and
@@ -115,17 +115,25 @@ defmodule ExPhil.Native.Tensor do
   def to_binary(%__MODULE__{data: data}), do: data
 
   @doc """
-  The numbers as a list, nested as the shape is; what is no number as `:nan`, `:infinity` or `:neg_infinity`.
+  The numbers as a list, nested as the shape is, or the number itself where the shape is `{}`; what is no number as
+  `:nan`, `:infinity` or `:neg_infinity`.
 
   ## Examples
 
       iex> ExPhil.Native.Tensor.from_list([[1.5, :nan]], :bf16) |> ExPhil.Native.Tensor.to_list()
       [[1.5, :nan]]
+
+      iex> ExPhil.Native.Tensor.zeros({}) |> ExPhil.Native.Tensor.to_list()
+      0.0
   """
-  @spec to_list(t) :: list
+  @spec to_list(t) :: list | number | :nan | :infinity | :neg_infinity
   def to_list(%__MODULE__{type: type, shape: shape, data: data}) do
-    numbers = Numbers.decode(data, type)
-    [_ | inner] = Tuple.to_list(shape)
+    nest(Numbers.decode(data, type), Tuple.to_list(shape))
+  end
+
+  defp nest([number], []), do: number
+
+  defp nest(numbers, [_ | inner]) do
     inner |> Enum.reverse() |> Enum.reduce(numbers, &Enum.chunk_every(&2, max(&1, 1)))
   end
 
@@ -154,8 +162,8 @@ defmodule ExPhil.Native.Tensor do
   @doc """
   The tensors of a safetensors file, by their names. They share the memory of the file, which is read once.
 
-  Raises `File.Error` where the file cannot be read, and `ArgumentError` where it is not in the format or holds a
-  type that no tensor here can have.
+  Raises `File.Error` where the file cannot be read, `ArgumentError` where it is not in the format or holds a type that no
+  tensor here can have, and `ExPhil.Native.Error` where the native library, which reads the format, is not loaded.
 
       iex> ExPhil.Native.Tensor.load_safetensors("examples/data/digits_scan.safetensors")["scan.0.A"]
       ...> |> ExPhil.Native.Tensor.shape()
@@ -257,7 +265,7 @@ defmodule ExPhil.Native.Tensor do
     raise ArgumentError, "expected a type such as {:f, 32} or :f32, one of #{known}, got: #{inspect(type)}"
   end
 
-  defp count(shape) when is_tuple(shape) and tuple_size(shape) > 0 do
+  defp count(shape) when is_tuple(shape) do
     axes = Tuple.to_list(shape)
     if Enum.all?(axes, &(is_integer(&1) and &1 >= 0)), do: Enum.product(axes), else: not_a_shape(shape)
   end

@@ -18,6 +18,11 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    test "a tensor without axes does, too" do
+      assert Nx.tensor(1.5) |> Tensor.from_nx() |> Tensor.to_list() == 1.5
+      assert Nx.tensor(1.5) |> Tensor.from_nx() |> Tensor.to_nx() == Nx.tensor(1.5)
+    end
+
     test "a complex tensor has a trailing axis of 2" do
       nx = Nx.tensor([Complex.new(1, 2), Complex.new(3, 4)], type: {:c, 64})
       assert Tensor.from_nx(nx) == Tensor.from_list([[1, 2], [3, 4]])

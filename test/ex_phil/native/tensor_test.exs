@@ -50,6 +50,13 @@ defmodule ExPhil.Native.TensorTest do
     assert Tensor.to_list(tensor) == list
   end
 
+  test "a tensor without axes is a number" do
+    tensor = Tensor.from_binary(<<1.5::float-32-native>>, :f32, {})
+    assert Tensor.to_list(tensor) == 1.5
+    assert inspect(tensor) == "#ExPhil.Native.Tensor<f32 1.5>"
+    assert_raise ArgumentError, ~r/to hold 4 bytes, got: 0 bytes/, fn -> Tensor.from_binary(<<>>, :f32, {}) end
+  end
+
   test "inspect shows small tensors whole and large ones by their first numbers" do
     assert inspect(Tensor.from_list([[1, 2], [3, 4]], :u8)) == "#ExPhil.Native.Tensor<u8[2][2] [[1, 2], [3, 4]]>"
 
@@ -106,6 +113,12 @@ defmodule ExPhil.Native.TensorTest do
       assert tensors["bytes"] == Tensor.from_list([[7, 8, 9]], :u8)
       assert map_size(tensors) == 2
       assert Tensor.safetensors_metadata(path) == %{"made" => "here"}
+    end
+
+    test "a number without axes", %{tmp_dir: dir} do
+      path = write(dir, ~s({"step":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}), <<7::64-little>>)
+      assert %{"step" => %Tensor{type: {:s, 64}, shape: {}} = step} = Tensor.load_safetensors(path)
+      assert Tensor.to_list(step) == 7
     end
 
     test "a damaged file says what is wrong with it", %{tmp_dir: dir} do
