@@ -5,6 +5,14 @@ if Code.ensure_loaded?(Axon) do
     """
     alias ExPhil.Native.SelectiveScan
 
+    # The nodes that a layer has to be given, and those that it may be given.
+    @nodes %{
+      selective_scan: {[:x, :dt, :b, :c], [:z, :initial_state, :seq_idx]},
+      selective_scan_step: {[:x, :dt, :b, :c, :state], [:z]}
+    }
+    # The options of the scan that are no tensors.
+    @of_scan [:method, :coefficients, :bidirectional, :reverse, :dt_limit, :backend, :algorithm]
+
     # The range that Mamba draws the first step sizes from.
     @least_step 0.001
     @greatest_step 0.1
@@ -12,8 +20,9 @@ if Code.ensure_loaded?(Axon) do
     @doc """
     A selective scan with its own parameters: $A = -e^{A_{log}}$, the skip connection $D$ and the bias of dt.
 
-    `inputs` are the nodes `%{x: x, dt: dt, b: b, c: c}`, and `:z` where there is a gate, of the shapes of
-    `ExPhil.Native.SelectiveScan`; the layer's output is that of `ExPhil.Native.SelectiveScan.scan/6`.
+    `inputs` are the nodes `%{x: x, dt: dt, b: b, c: c}` and, where they are wanted, `:z`, the gate, `:initial_state`, and
+    `:seq_idx` of packed rows, of the shapes and types of `ExPhil.Native.SelectiveScan`; the layer's output is that of
+    `ExPhil.Native.SelectiveScan.scan/6`.
 
     | parameter | shape | begins as |
     |---|---|---|
@@ -34,6 +43,9 @@ if Code.ensure_loaded?(Axon) do
       * every other option of the scan that is not a tensor: `:method`, `:coefficients`, `:bidirectional`, `:reverse`,
         `:dt_limit`, `:backend`, `:algorithm`
 
+    Raises `ArgumentError` where a node is missing or is none, and where a node or an option is unknown: what the layer
+    would not use it does not take.
+
     ## Examples
 
         iex> [x, dt] = for name <- ["x", "dt"], do: Axon.input(name, shape: {nil, 7, 6})
@@ -44,16 +56,20 @@ if Code.ensure_loaded?(Axon) do
         ...> end
         iex> Axon.get_output_shape(model, inputs) |> Nx.shape()
         {2, 7, 6}
+
+    ## Error cases
+
+        iex> x = Axon.input("x", shape: {nil, 7, 6})
+        iex> ExPhil.Native.Layers.selective_scan(%{x: x, dt: x})
+        ** (ArgumentError) expected inputs to have :b, :c, got: :dt, :x
     """
     @spec selective_scan(%{atom => Axon.t()}, keyword) :: Axon.t()
-    def selective_scan(%{x: x, dt: dt, b: b, c: c} = inputs, opts \\ []) do
-      layer(:selective_scan, [x: x, dt: dt, b: b, c: c] ++ optional(inputs, :z), opts)
-    end
+    def selective_scan(inputs, opts \\ []), do: layer(:selective_scan, inputs, opts)
 
     @doc """
-    The same layer one frame on, with the same parameters: `{y, state}`, two nodes. `inputs` have the state before the
-    frame beside them, `:state`, and the shapes of `ExPhil.Native.SelectiveScan.step/7`. Options are those of
-    `selective_scan/2`.
+    The same layer one frame on, with the same parameters: `{y, state}`, two nodes. `inputs` are `%{x: x, dt: dt, b: b, c:
+    c, state: state}`, with the state before the frame, and `:z` where there is a gate, of the shapes of
+    `ExPhil.Native.SelectiveScan.step/7`. Options and errors are those of `selective_scan/2`.
 
     ## Examples
 
@@ -69,34 +85,27 @@ if Code.ensure_loaded?(Axon) do
         {2, 6}
     """
     @spec selective_scan_step(%{atom => Axon.t()}, keyword) :: {Axon.t(), Axon.t()}
-    def selective_scan_step(%{x: x, dt: dt, b: b, c: c, state: state} = inputs, opts \\ []) do
-      nodes = [x: x, dt: dt, b: b, c: c, state: state] ++ optional(inputs, :z)
-      :selective_scan_step |> layer(nodes, opts) |> pair()
-    end
-
-    defp optional(inputs, name), do: if(inputs[name], do: [{name, inputs[name]}], else: [])
+    def selective_scan_step(inputs, opts \\ []), do: :selective_scan_step |> layer(inputs, opts) |> pair()
 
     @doc false
     # The two nodes of a layer that gives a pair.
     def pair(layer), do: {Axon.nx(layer, &elem(&1, 0)), Axon.nx(layer, &elem(&1, 1))}
 
-    defp layer(operation, nodes, opts) do
-      {skip, opts} = Keyword.pop(opts, :skip, true)
-      {dt_bias, opts} = Keyword.pop(opts, :dt_bias, true)
-      {name, opts} = Keyword.pop(opts, :name)
-      opts = Keyword.put_new(opts, :dt_softplus, true)
+    defp layer(operation, inputs, opts) do
+      nodes = nodes!(operation, inputs)
+      {own, opts} = options!(opts)
       [per_channel, per_state] = for last <- [[:x], [:x, :b]], do: last_axes(last, Keyword.keys(nodes))
 
       tensors =
         nodes ++
           [a_log: Axon.param("A_log", per_state, initializer: &rates/3)] ++
-          [d: if(skip, do: Axon.param("D", per_channel, initializer: :ones))] ++
-          [dt_bias: if(dt_bias, do: Axon.param("dt_bias", per_channel, initializer: &step_biases/3))]
+          [d: if(own[:skip], do: Axon.param("D", per_channel, initializer: :ones))] ++
+          [dt_bias: if(own[:dt_bias], do: Axon.param("dt_bias", per_channel, initializer: &step_biases/3))]
 
       {names, tensors} = tensors |> Enum.filter(&elem(&1, 1)) |> Enum.unzip()
 
       Axon.layer(of_list(length(tensors)), tensors,
-        name: name,
+        name: own[:name],
         op_name: operation,
         operation: operation,
         tensors: names,
@@ -104,8 +113,41 @@ if Code.ensure_loaded?(Axon) do
       )
     end
 
+    # The nodes by their names; `nil` is none.
+    defp nodes!(operation, inputs) when is_map(inputs) and not is_struct(inputs) do
+      {needed, optional} = @nodes[operation]
+      given = for {name, node} <- inputs, node != nil, do: name
+
+      unknown = given -- (needed ++ optional)
+      if unknown != [], do: expected("inputs", "be among #{list(needed ++ optional)}", list(unknown))
+      missing = needed -- given
+      if missing != [], do: expected("inputs", "have #{list(missing)}", list(given))
+      for name <- needed ++ optional, name in given, do: {name, node!(name, inputs[name])}
+    end
+
+    defp nodes!(_operation, other), do: expected("inputs", "be a map of nodes", inspect(other))
+
+    defp node!(_name, %Axon{} = node), do: node
+    defp node!(name, other), do: expected(name, "be a node of Axon", inspect(other))
+
+    # Those of the layer, and those of the scan.
+    defp options!(opts) do
+      opts = Keyword.validate!(opts, [:name, skip: true, dt_bias: true, dt_softplus: true] ++ @of_scan)
+      {own, of_scan} = Keyword.split(opts, [:name, :skip, :dt_bias])
+
+      for name <- [:skip, :dt_bias], not is_boolean(own[name]) do
+        expected(name, "be a boolean", inspect(own[name]))
+      end
+
+      {own, of_scan}
+    end
+
+    defp list(names), do: names |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
+
+    defp expected(name, what, got), do: raise(ArgumentError, "expected #{name} to #{what}, got: #{got}")
+
     # Axon hands the shape of every input over as an argument,
-    for count <- 4..6 do
+    for count <- 4..7 do
       shapes = Macro.generate_arguments(count, __MODULE__)
 
       defp last_axes(of, names) when length(names) == unquote(count) do
@@ -117,7 +159,7 @@ if Code.ensure_loaded?(Axon) do
     end
 
     # and every tensor.
-    for count <- 5..9 do
+    for count <- 5..10 do
       tensors = Macro.generate_arguments(count, __MODULE__)
 
       defp of_list(unquote(count)) do
@@ -143,8 +185,8 @@ if Code.ensure_loaded?(Axon) do
       SelectiveScan.step(given[:state], given[:x], given[:dt], a, given[:b], given[:c], opts)
     end
 
-    defp in_own_type(tensor, :z, _own), do: tensor
-    defp in_own_type(tensor, _parameter, own), do: Nx.as_type(tensor, own)
+    defp in_own_type(tensor, name, _own) when name in [:z, :seq_idx], do: tensor
+    defp in_own_type(tensor, _parameter_or_state, own), do: Nx.as_type(tensor, own)
 
     @doc false
     # Of the parameters and states of a scan over x: f32, whatever a policy of mixed precision makes of them.

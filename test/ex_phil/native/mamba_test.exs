@@ -3,7 +3,6 @@ if Code.ensure_loaded?(Axon) do
     # Models of Axon over the native scan: weights of mamba_ssm, checkpoints of ExPhil's names, training.
     use ExUnit.Case, async: true
     doctest ExPhil.Native.Mamba
-    doctest ExPhil.Native.Layers
 
     alias ExPhil.Native.{Mamba, Tensor}
 

@@ -1,0 +1,104 @@
+if Code.ensure_loaded?(Axon) do
+  defmodule ExPhil.Native.LayersTest do
+    use ExUnit.Case, async: true
+    doctest ExPhil.Native.Layers
+
+    alias ExPhil.Native.Layers
+
+    @parameters %{
+      "ssm" => %{
+        "A_log" => Nx.broadcast(0.3, {6, 4}),
+        "D" => Nx.broadcast(2.0, {6}),
+        "dt_bias" => Nx.broadcast(-1.0, {6})
+      }
+    }
+
+    # What the layer gives for these inputs, by their names.
+    defp predict(inputs, opts \\ []) do
+      nodes = for {name, tensor} <- inputs, into: %{}, do: {name, node(name, tensor)}
+      model = Layers.selective_scan(nodes, [name: "ssm"] ++ opts)
+      Axon.predict(model, Axon.ModelState.new(@parameters), Map.new(inputs, fn {name, t} -> {"#{name}", t} end))
+    end
+
+    defp node(name, tensor), do: Axon.input("#{name}", shape: put_elem(Nx.shape(tensor), 0, nil))
+
+    defp random(seq) do
+      {inputs, _key} =
+        Enum.map_reduce([x: 6, dt: 6, b: 4, c: 4, z: 6], Nx.Random.key(7), fn {name, width}, key ->
+          {tensor, key} = Nx.Random.normal(key, shape: {1, seq, width})
+          {{name, tensor}, key}
+        end)
+
+      Map.new(inputs)
+    end
+
+    defp frames(inputs, range), do: Map.new(inputs, fn {name, tensor} -> {name, tensor[[.., range]]} end)
+
+    defp close!(got, wanted) do
+      assert got |> Nx.subtract(wanted) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number() < 1.0e-5
+    end
+
+    test "rows that are packed into one do not see each other" do
+      inputs = random(7)
+      rows = for range <- [0..2, 3..6], do: inputs |> frames(range) |> predict()
+      packed = Map.put(inputs, :seq_idx, Nx.tensor([[0, 0, 0, 1, 1, 1, 1]], type: :s32))
+      close!(predict(packed), Nx.concatenate(rows, axis: 1))
+    end
+
+    test "a scan begins with the state that it is given" do
+      inputs = random(5)
+      state = Nx.broadcast(0.5, {1, 6, 4})
+      own = @parameters["ssm"]
+      a = Nx.negate(Nx.exp(own["A_log"]))
+      options = [d: own["D"], dt_bias: own["dt_bias"], dt_softplus: true, z: inputs.z, initial_state: state]
+      wanted = ExPhil.Native.SelectiveScan.scan(inputs.x, inputs.dt, a, inputs.b, inputs.c, options)
+      close!(predict(Map.put(inputs, :initial_state, state)), wanted)
+    end
+
+    test "packed rows and an initial state go together, with all parameters and with none" do
+      inputs =
+        Map.merge(random(4), %{
+          seq_idx: Nx.tensor([[0, 0, 1, 1]], type: :s32),
+          initial_state: Nx.broadcast(0.5, {1, 6, 4})
+        })
+
+      for opts <- [[], [skip: false, dt_bias: false]], do: assert(Nx.shape(predict(inputs, opts)) == {1, 4, 6})
+    end
+
+    describe "refuses" do
+      defp nodes(names), do: Map.new(names, fn name -> {name, Axon.input("#{name}")} end)
+
+      test "nodes that it does not know, of a step those of a whole scan" do
+        assert_raise ArgumentError,
+                     "expected inputs to be among :b, :c, :dt, :initial_state, :seq_idx, :x, :z, got: :d",
+                     fn -> Layers.selective_scan(nodes([:x, :dt, :b, :c, :d])) end
+
+        assert_raise ArgumentError,
+                     "expected inputs to be among :b, :c, :dt, :state, :x, :z, got: :seq_idx",
+                     fn -> Layers.selective_scan_step(nodes([:x, :dt, :b, :c, :state, :seq_idx])) end
+      end
+
+      test "inputs that are not there, or are no nodes" do
+        for {inputs, message} <- [
+              {nodes([:x, :dt, :c]), "expected inputs to have :b, :state, got: :c, :dt, :x"},
+              {%{nodes([:x, :dt, :b, :c, :state]) | dt: 1}, "expected dt to be a node of Axon, got: 1"},
+              {[], "expected inputs to be a map of nodes, got: []"}
+            ] do
+          assert_raise ArgumentError, message, fn -> Layers.selective_scan_step(inputs) end
+        end
+      end
+
+      test "tensors and what is unknown among the options" do
+        for {opts, words} <- [
+              {[d: Nx.tensor([1.0])], ~r/unknown keys \[:d\]/},
+              {[initial_state: Nx.tensor([1.0])], ~r/unknown keys \[:initial_state\]/},
+              {[methods: :foh], ~r/unknown keys \[:methods\]/},
+              {[dt_bias: Nx.tensor([1.0])], ~r/expected dt_bias to be a boolean, got: #Nx.Tensor/},
+              {[skip: nil], ~r/expected skip to be a boolean, got: nil/}
+            ] do
+          assert_raise ArgumentError, words, fn -> Layers.selective_scan(nodes([:x, :dt, :b, :c]), opts) end
+        end
+      end
+    end
+  end
+end
