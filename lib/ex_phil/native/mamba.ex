@@ -210,9 +210,19 @@ if Code.ensure_loaded?(Axon) do
     @doc """
     The parameters of a `block: :mamba_ssm` model from a safetensors file with the names of mamba_ssm or of Hugging Face
     (`layers.0.mixer.A_log`, `backbone.layers.0.mixer.A_log`): a map to give to the function that `Axon.build/2` returns.
-    `embedding` becomes `"input_projection"`, `norm_f` and `head` keep their names; what else is in the file is left.
+    `embedding` becomes `"input_projection"`, `norm_f` and `head` keep their names; what else is beside the layers is left.
 
-    Raises `ArgumentError` where the file holds no such layers, and as `ExPhil.Native.Tensor.load_safetensors/1` does.
+    Of a model of language, the table of the embedding is the kernel of `"input_projection"`, whose bias remains zero, and
+    `lm_head` that of `"head"`. Where the file has no `lm_head`, the two are tied, and `"head"` is the table, too. Its
+    tokens come in as frames of which one number is 1, as many as the table has rows, and its logits are those of the
+    last frame:
+
+        [embed_size: 50_280, hidden_size: 768, num_layers: 24, window_size: nil, block: :mamba_ssm]
+        |> ExPhil.Native.Mamba.build()
+        |> Axon.dense(50_280, name: "head", use_bias: false)
+
+    Raises `ArgumentError` where the file holds no such layers, or layers of which more is known there than here, as those
+    of Mamba-2, and as `ExPhil.Native.Tensor.load_safetensors/1` does.
     """
     @spec load_safetensors(Path.t()) :: %{String.t() => %{String.t() => Nx.Tensor.t()}}
     def load_safetensors(path), do: Weights.load(path)

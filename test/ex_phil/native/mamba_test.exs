@@ -50,6 +50,80 @@ if Code.ensure_loaded?(Axon) do
       end
     end
 
+    describe "a model of language" do
+      @describetag :tmp_dir
+
+      # One layer that adds nothing, four wide, for three tokens.
+      @layer %{
+        "norm.weight" => Nx.broadcast(1.0, {4}),
+        "mixer.in_proj.weight" => Nx.broadcast(0.1, {16, 4}),
+        "mixer.conv1d.weight" => Nx.broadcast(0.1, {8, 1, 4}),
+        "mixer.conv1d.bias" => Nx.broadcast(0.1, {8}),
+        "mixer.x_proj.weight" => Nx.broadcast(0.1, {5, 8}),
+        "mixer.dt_proj.weight" => Nx.broadcast(0.1, {8, 1}),
+        "mixer.dt_proj.bias" => Nx.broadcast(0.1, {8}),
+        "mixer.A_log" => Nx.broadcast(0.1, {8, 2}),
+        "mixer.D" => Nx.broadcast(1.0, {8}),
+        "mixer.out_proj.weight" => Nx.broadcast(0.0, {4, 8})
+      }
+      @table Nx.tensor([[1.0, 2.0, 3.0, 4.0], [-1.0, 0.0, 2.0, 1.0], [0.5, 3.0, -2.0, 1.0]])
+      @head Nx.tensor([[1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 3.0, 1.0]])
+
+      defp file(dir, others, layer \\ @layer) do
+        of_layer = for {name, tensor} <- layer, into: %{}, do: {"backbone.layers.0." <> name, tensor}
+        write(dir, of_layer |> Map.put("backbone.norm_f.weight", Nx.broadcast(1.0, {4})) |> Map.merge(others))
+      end
+
+      defp write(dir, tensors) do
+        {entries, data} =
+          Enum.map_reduce(tensors, <<>>, fn {name, tensor}, data ->
+            all = data <> Nx.to_binary(tensor)
+            axes = tensor |> Nx.shape() |> Tuple.to_list() |> Enum.join(",")
+            ends = "#{byte_size(data)},#{byte_size(all)}"
+            {~s("#{name}":{"dtype":"F32","shape":[#{axes}],"data_offsets":[#{ends}]}), all}
+          end)
+
+        header = "{" <> Enum.join(entries, ",") <> "}"
+        path = Path.join(dir, "model.safetensors")
+        File.write!(path, [<<byte_size(header)::64-little>>, header, data])
+        path
+      end
+
+      # The logits after token 2, of the layer that adds nothing.
+      defp wanted(head) do
+        row = @table[2]
+        row |> Nx.divide(Nx.sqrt(Nx.mean(Nx.pow(row, 2)))) |> Nx.dot(Nx.transpose(head)) |> Nx.new_axis(0)
+      end
+
+      test "is read by the names of mamba_ssm and of Hugging Face, its head tied or not", %{tmp_dir: dir} do
+        {init, predict} =
+          [embed_size: 3, hidden_size: 4, state_size: 2, num_layers: 1, window_size: nil, block: :mamba_ssm]
+          |> Mamba.build()
+          |> Axon.dense(3, name: "head", use_bias: false)
+          |> Axon.build()
+
+        frames = Nx.tensor([[[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
+
+        for {others, head} <- [
+              {%{"backbone.embedding.weight" => @table, "lm_head.weight" => @head}, @head},
+              {%{"backbone.embeddings.weight" => @table, "lm_head.weight" => @head}, @head},
+              {%{"backbone.embeddings.weight" => @table}, @table}
+            ] do
+          loaded = dir |> file(others) |> Mamba.load_safetensors()
+          parameters = init.(Nx.to_template(frames), Axon.ModelState.new(loaded))
+          close!(predict.(parameters, frames), wanted(head), 1.0e-4)
+        end
+      end
+
+      test "is refused where its layers have what none here has", %{tmp_dir: dir} do
+        for name <- ["mixer.in_proj.bias", "mixer.norm.weight"] do
+          path = file(dir, %{}, Map.put(@layer, name, Nx.broadcast(0.0, {16})))
+          words = ~r/expected every layer in #{path} to have mixer.A_log, .*, got: layers.0.#{name}/
+          assert_raise ArgumentError, words, fn -> Mamba.load_safetensors(path) end
+        end
+      end
+    end
+
     describe "ExPhil's block" do
       # As ExPhil and Edifice compute it: the input has the mean of the step sizes of all channels.
       defp exphil(x, b, c, dt) do

@@ -26,9 +26,15 @@ if Code.ensure_loaded?(Axon) do
       "head.bias" => {"head", "bias"}
     }
 
+    # Of models of language, and of Hugging Face.
+    @other_names %{"embeddings.weight" => "embedding.weight", "lm_head.weight" => "head.weight"}
+
     def load(path) do
+      tensors = for {name, tensor} <- Tensor.load_safetensors(path), into: %{}, do: {plain(name), tensor}
+      {table, others} = table(tensors)
+
       parameters =
-        for {name, tensor} <- Tensor.load_safetensors(path), {layer, parameter} <- place(name), reduce: %{} do
+        for {name, tensor} <- others, {layer, parameter} <- place(name, path), reduce: table do
           layers -> put_in(layers, [Access.key(layer, %{}), parameter], to_axon(tensor, parameter))
         end
 
@@ -39,18 +45,31 @@ if Code.ensure_loaded?(Axon) do
       parameters
     end
 
-    defp place("backbone." <> name), do: place(name)
+    defp plain(name) do
+      name = String.replace_prefix(name, "backbone.", "")
+      Map.get(@other_names, name, name)
+    end
 
-    defp place("layers." <> rest) do
-      [index, name] = String.split(rest, ".", parts: 2)
+    # An embedding without a bias is a table with a row for every token: already {in, out}, for frames of which one number
+    # is 1. A head that shares its weights is not in the file again, and is {out, in} as any other.
+    defp table(%{"embedding.weight" => weight} = tensors) when not is_map_key(tensors, "embedding.bias") do
+      others = tensors |> Map.delete("embedding.weight") |> Map.put_new("head.weight", weight)
+      {%{"input_projection" => %{"kernel" => Tensor.to_nx(weight)}}, others}
+    end
 
-      case @of_block do
-        %{^name => {layer, parameter}} -> [{"mamba_block_#{String.to_integer(index) + 1}_#{layer}", parameter}]
-        _ -> []
+    defp table(tensors), do: {%{}, tensors}
+
+    defp place("layers." <> rest = name, path) do
+      with {index, "." <> of_block} <- Integer.parse(rest), %{^of_block => {layer, parameter}} <- @of_block do
+        [{"mamba_block_#{index + 1}_#{layer}", parameter}]
+      else
+        _ ->
+          known = @of_block |> Map.keys() |> Enum.sort() |> Enum.join(", ")
+          raise ArgumentError, "expected every layer in #{path} to have #{known}, got: #{name}"
       end
     end
 
-    defp place(name), do: @of_model |> Map.take([name]) |> Map.values()
+    defp place(name, _path), do: @of_model |> Map.take([name]) |> Map.values()
 
     defp to_axon(tensor, "kernel"), do: tensor |> Tensor.to_nx() |> Nx.transpose()
     defp to_axon(tensor, _parameter), do: Tensor.to_nx(tensor)
