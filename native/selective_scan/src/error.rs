@@ -1,5 +1,7 @@
 //! What can go wrong, in words for whoever has to mend it.
 
+use std::any::Any;
+
 /// A request that was not carried out. Nothing was written to the outputs unless the variant says so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -40,4 +42,19 @@ impl Error {
     pub fn invalid(argument: &'static str, expected: impl Into<String>, got: impl ToString) -> Self {
         Self::InvalidArgument { argument, expected: expected.into(), got: got.to_string() }
     }
+
+    /// What a panic comes to at a border that none may cross.
+    pub fn of_panic(panic: &(dyn Any + Send)) -> Self {
+        Self::Failed {
+            operation: "the native call".into(),
+            reason: words_of_panic(panic).unwrap_or("it panicked without a word").into(),
+            remedy: "this is a fault of the library: please report it with the call that led to it".into(),
+        }
+    }
+}
+
+/// The text of a panic.
+pub fn words_of_panic(panic: &(dyn Any + Send)) -> Option<&str> {
+    let words = panic.downcast_ref::<String>().map(String::as_str);
+    words.or_else(|| panic.downcast_ref::<&str>().copied())
 }

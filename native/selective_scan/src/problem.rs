@@ -347,12 +347,17 @@ impl Problem {
         Ok(problem)
     }
 
-    /// Sizes are computed without overflow checks from here on: the greatest must fit.
+    /// Sizes are computed without overflow checks from here on. None is greater than that of all states of all frames, as complex
+    /// numbers of f64, with channels and states made whole vectors and blocks: this must fit.
     fn fits_in_memory(&self) -> Result<(), Error> {
-        let axes = [self.batch, self.seq.max(self.state), self.dim, 2, 8];
+        let whole = |axis: usize, block| axis.checked_next_multiple_of(block).unwrap_or(usize::MAX);
+        let axes = [self.batch, self.seq, whole(self.dim, 128), whole(self.state, 16), 2, size_of::<f64>()];
         match axes.iter().try_fold(1usize, |size, &axis| size.checked_mul(axis)) {
             Some(size) if isize::try_from(size).is_ok() => Ok(()),
-            _ => Err(Error::invalid("x", "fit in memory", Shape(&[self.batch, self.seq, self.dim]))),
+            _ => {
+                let got = format!("{} and {} states", Shape(&[self.batch, self.seq, self.dim]), self.state);
+                Err(Error::invalid("x", "have states that can be counted", got))
+            }
         }
     }
 
@@ -447,6 +452,14 @@ impl Problem {
             "seq_idx" => self.batch * self.seq * ElementType::S32.size(),
             _ => unreachable!("no tensor is called {name}"),
         }
+    }
+
+    /// Refuses tensors whose memory is not as long as they are.
+    pub fn check_lengths<'a>(
+        &self,
+        mut tensors: impl Iterator<Item = (&'static str, &'a &'a [u8])>,
+    ) -> Result<(), Error> {
+        tensors.try_for_each(|(name, bytes)| self.check_length(name, bytes.len()))
     }
 
     /// Refuses memory whose length is not that of the tensor it stands for.
@@ -585,7 +598,18 @@ mod tests {
         let empty = Inputs { x: spec(&[2, 0, 4]), dt: spec(&[2, 0, 4]), b: spec(&[2, 0, 3]), ..inputs() };
         let huge = [1 << 30, 1 << 30, 4];
         let huge = Inputs { x: spec(&huge), dt: spec(&huge), b: spec(&[4, 3]), ..inputs() };
-        for wrong in [empty, huge] {
+        // Every tensor but b would have a length, and b 2⁶⁴ bytes, which is counted as none.
+        let sequence = [1, 1 << 30, 1];
+        let long = [1, 1 << 30, 1 << 30, 2];
+        let wide = Inputs {
+            x: spec(&sequence),
+            dt: spec(&sequence),
+            a: spec(&[1, 1 << 30, 2]),
+            b: spec(&long),
+            c: spec(&[1, 1 << 30, 2]),
+            ..inputs()
+        };
+        for wrong in [empty, huge, wide] {
             assert!(Problem::scan(&wrong, &Options::default()).is_err());
         }
         let taylor = Options { coefficients: Coefficients::Taylor, ..Options::default() };

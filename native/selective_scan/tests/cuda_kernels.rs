@@ -332,7 +332,7 @@ fn each_packed_kernel_has_a_text_of_its_own() {
     let folder = folder("texts");
     let file = folder.join("kernels.pack");
     let kernel = |tiles: usize| Configuration { tiles, ..one_kernel() };
-    let text = |tiles: usize| format!("a text of {tiles} tiles").repeat(tiles).into_bytes();
+    let text = |tiles: usize| format!("{}\0", format!("a text of {tiles} tiles").repeat(tiles)).into_bytes();
     let kernels: Vec<_> = (0..100).map(|tiles| (kernel(tiles), target(90), text(tiles))).collect();
     pack(&file, &kernels, compress).unwrap();
     for tiles in 0..100 {
@@ -346,7 +346,7 @@ fn each_packed_kernel_has_a_text_of_its_own() {
 fn packed_kernels_go_before_nvrtc_where_they_are_as_fast() {
     let compiles = compiler().is_some();
     let folder = folder("order");
-    let (file, kernel, text) = (folder.join("kernels.pack"), one_kernel(), b"text".to_vec());
+    let (file, kernel, text) = (folder.join("kernels.pack"), one_kernel(), b"text\0".to_vec());
     let kernels = [75, 90].map(|architecture| (kernel, target(architecture), text.clone()));
     pack(&file, &kernels, compress).unwrap();
     let load = |architecture, driver, refused: &[u8]| {

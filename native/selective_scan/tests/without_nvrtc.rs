@@ -52,7 +52,7 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
         }
         None => {
             // What is to be packed is made up.
-            pack(&file, &[(packed, target(90), b"text".to_vec())], compress).unwrap();
+            pack(&file, &[(packed, target(90), b"text\0".to_vec())], compress).unwrap();
             None
         }
     };
@@ -67,7 +67,7 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
             assert!(bytes(&images, &cached).unwrap() == image, "from the disk");
             assert!(text == expected, "from the pack");
         }
-        None => assert_eq!(text, b"text"),
+        None => assert_eq!(text, b"text\0"),
     }
 
     // The pack was second best: where NVRTC is there another day, it will be asked.
@@ -90,8 +90,9 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
         std::fs::write(&file, &whole[..length]).unwrap();
         assert!(unpack(&file, &packed, 90).is_none(), "{length} bytes of {}", whole.len());
     }
-    // In the first bytes of the file, in what is compressed, and in its checksum.
-    for byte in [0, whole.len() - 6, whole.len() - 1] {
+    // In the first bytes of the file, in the length of a text, in what is compressed, and in its checksum.
+    let length = 16 + 32 + 3 * 8;
+    for byte in [0, length, whole.len() - 6, whole.len() - 1] {
         let mut other = whole.clone();
         other[byte] ^= 1;
         std::fs::write(&file, &other).unwrap();

@@ -42,6 +42,8 @@ fn backward<'a, B: Backend>(
     >,
     backend: impl FnOnce() -> Result<B, Error>,
 ) -> Result<Term<'a>, Error> {
+    // Before memory is made for the results.
+    problem.check_lengths(inputs.iter().chain(upstream.iter()))?;
     let backend = backend()?;
     let mut results = differentiable(inputs).try_map(|name, _| backend.allocate(problem.bytes(name)))?;
     let gradients = results.as_mut().map(|_, memory| &mut **memory);

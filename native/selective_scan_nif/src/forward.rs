@@ -62,6 +62,8 @@ fn forward<'a, B: Backend>(
     wanted: Wanted,
     backend: impl FnOnce() -> Result<B, Error>,
 ) -> Result<Term<'a>, Error> {
+    // Before memory is made for the results.
+    problem.check_lengths(inputs.iter())?;
     let backend = backend()?;
     let final_state = (wanted >= Wanted::FinalState).then(|| backend.allocate(problem.bytes("final_state")));
     let mut results =

@@ -1,6 +1,5 @@
 //! What goes back to Elixir where there is no result: `{:error, {kind, message}}`.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ rustler::atoms! { error, failed, invalid_argument, unavailable }
 /// Runs a call. Its error keeps its kind; a panic, which would be a fault of ours, becomes one and goes no further.
 pub fn reply<'a>(env: Env<'a>, call: impl FnOnce() -> Result<Term<'a>, Error>) -> Term<'a> {
     // What the call touches is either its own or, like a result half written, dropped with the error.
-    let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(failure_of(&*panic)));
+    let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)));
     outcome.unwrap_or_else(|reason| {
         let kind = match reason {
             Error::InvalidArgument { .. } => invalid_argument(),
@@ -32,14 +31,4 @@ pub fn reply_in_slice<'a>(env: Env<'a>, call: impl FnOnce() -> Result<Term<'a>, 
     let percent = started.elapsed().as_micros() / 10;
     consume_timeslice(env, percent.clamp(1, 100) as i32);
     answer
-}
-
-fn failure_of(panic: &(dyn Any + Send)) -> Error {
-    let words = panic.downcast_ref::<String>().map(String::as_str);
-    let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
-    Error::Failed {
-        operation: "the native call".into(),
-        reason: words.unwrap_or("it panicked without a word").into(),
-        remedy: "this is a fault of the library: please report it with the call that led to it".into(),
-    }
 }

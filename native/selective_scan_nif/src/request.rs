@@ -10,7 +10,7 @@ rustler::atoms! {
     initial_state, method, neg_infinity, nil, reverse, scan, seq_idx, z
 }
 
-/// A checked call. Whether the data is as long as its tensor is for the backend to check.
+/// A checked call. Whether the data is as long as its tensor is checked by who knows what data it is.
 pub struct Request<D> {
     pub problem: Problem,
     pub inputs: Inputs<D>,

@@ -4,7 +4,9 @@
 //! A library that lives inside the BEAM cannot be loaded outside of it; so this one is a second, thin one.
 
 use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use selective_scan::Error;
 use selective_scan::xla::{self, CallFrame, Registration, Scratch, XlaError};
 
 /// [`xla::forward_host`].
@@ -59,7 +61,7 @@ pub unsafe extern "C" fn exphil_selective_scan_bwd_cuda(frame: *mut CallFrame) -
 /// `message` has room for `capacity` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn exphil_selective_scan_register(message: *mut c_char, capacity: usize) -> i32 {
-    match xla::register() {
+    match caught(xla::register) {
         Ok(Registration::Registered) => 1,
         Ok(Registration::NoXla) => 0,
         Err(error) => {
@@ -86,7 +88,8 @@ pub unsafe extern "C" fn exphil_selective_scan_scratch(
 ) -> i32 {
     // SAFETY: the caller's promise.
     let (platform, problem) = unsafe { (CStr::from_ptr(platform), CStr::from_ptr(problem)) };
-    let answer = platform.to_string_lossy().parse().and_then(|platform| {
+    let answer = caught(|| {
+        let platform = platform.to_string_lossy().parse()?;
         let problem = xla::problem(&problem.to_string_lossy())?;
         xla::scratch(&problem, platform)
     });
@@ -100,6 +103,12 @@ pub unsafe extern "C" fn exphil_selective_scan_scratch(
         }
     }
     0
+}
+
+/// Runs `f`. A panic, which would be a fault of ours, becomes an error and goes no further.
+fn caught<T>(f: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    // What it touches is dropped with the error.
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
 }
 
 /// Writes as much of a text as there is room for, and a zero.

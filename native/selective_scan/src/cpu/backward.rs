@@ -25,15 +25,15 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use pulp::{NullaryFnOnce, Simd};
-use rayon::prelude::*;
 
 use super::blocks::{Block, blocks, load_states, store_states};
 use super::forward::{boundary_place, boundary_states, group, in_lanes, rows, widen_rows, widened};
 use super::frames::{FRESH, LAST, SKIP, marks};
+use super::memory::zeros;
 use super::tile::{Rows, StepSize, channels, load_frame, silu, store_frame, weight};
 use super::vector::{LaneSums, Lanes, Real, Vector, VectorField};
 use super::views::{Output, Storage, Views, numbers, numbers_mut};
-use super::{SERIAL_WORK, TOGETHER, work};
+use super::{TOGETHER, for_each_task};
 use crate::discretize::{Discretization, Field, Prepared, with_discretization};
 use crate::{Error, Gradients, OutputGradients, Problem, Projection};
 
@@ -55,8 +55,13 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
     upstream: OutputGradients<&[u8]>,
     gradients: Gradients<&mut [u8]>,
 ) -> Result<(), Error> {
-    let upstream = upstream.try_map(|name, bytes| {
-        problem.check_length(name, bytes.len())?;
+    problem.check_lengths(upstream.iter())?;
+    // Before anything is written: sums over rows come to their gradients last.
+    let gradients = gradients.try_map(|name, bytes| {
+        match name {
+            "x" | "dt" | "z" | "b" | "c" => numbers_mut::<T>(problem, name, &mut *bytes).map(|_| ())?,
+            _ => numbers_mut::<T::Real>(problem, name, &mut *bytes).map(|_| ())?,
+        }
         Ok(bytes)
     })?;
     let boundary = match boundary {
@@ -65,15 +70,15 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
             numbers::<T::Real>(bytes)
         }
         None => {
-            let mut states = vec![T::Real::default(); problem.boundary_shape().iter().product()];
-            boundary_states::<T, F>(isa, problem, views, &mut states);
+            let mut states = zeros::<T::Real>(problem.boundary_shape().iter().product())?;
+            boundary_states::<T, F>(isa, problem, views, &mut states)?;
             states.into()
         }
     };
     let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
     let constants = |projection, values: &[T]| match projection {
-        Projection::Constant => in_lanes::<F>(isa, problem, &blocks, &widened(values)),
-        Projection::PerFrame { .. } => Vec::new(),
+        Projection::Constant => in_lanes::<F>(problem, &blocks, &widened(values)),
+        Projection::PerFrame { .. } => Ok(Vec::new()),
     };
     let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
     let (cheap, walk, sweep): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
@@ -85,9 +90,9 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         dy: &numbers::<T>(upstream.dy),
         boundary: &boundary,
         marks: marks.as_deref(),
-        a: &in_lanes::<F>(isa, problem, &blocks, &views.a),
-        b: &constants(problem.b, &views.b),
-        c: &constants(problem.c, &views.c),
+        a: &in_lanes::<F>(problem, &blocks, &views.a)?,
+        b: &constants(problem.b, &views.b)?,
+        c: &constants(problem.c, &views.c)?,
         blocks: &blocks,
         spans: &spans(problem, &blocks),
         together: together::<F>(problem, cheap),
@@ -95,11 +100,11 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         sweep,
     };
 
-    let mut sums = Sums::new(isa, problem, blocks.len());
+    let mut sums = Sums::<F>::new(problem, blocks.len())?;
     if let Some(dfinal_state) = upstream.dfinal_state {
         sums.load_lambda(problem, &blocks, &numbers(dfinal_state));
     }
-    let adjoints = call.adjoints();
+    let adjoints = call.adjoints()?;
     let Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state } = gradients;
     let outputs = Outputs {
         x: Output::new(problem, "x", x)?,
@@ -108,25 +113,25 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         b: problem.b.groups().map(|_| Output::new(problem, "b", &mut *b)).transpose()?,
         c: problem.c.groups().map(|_| Output::new(problem, "c", &mut *c)).transpose()?,
     };
-    call.run(&mut sums, &adjoints, &outputs);
+    call.run(&mut sums, &adjoints, &outputs)?;
 
     if let Some(bytes) = initial_state {
         sums.store_lambda(problem, &blocks, numbers_mut(problem, "initial_state", bytes)?);
     }
     let total = |lanes: &mut Vec<Vector<F>>| sum_rows::<F>(isa, problem, &blocks, lanes);
-    numbers_mut(problem, "a", a)?.copy_from_slice(&total(&mut sums.a));
+    numbers_mut(problem, "a", a)?.copy_from_slice(&total(&mut sums.a)?);
     for (name, projection, bytes, lanes) in
         [("b", problem.b, b, &mut sums.b), ("c", problem.c, c, &mut sums.c)]
     {
         if projection == Projection::Constant {
-            for (value, sum) in numbers_mut::<T>(problem, name, bytes)?.iter_mut().zip(total(lanes)) {
+            for (value, sum) in numbers_mut::<T>(problem, name, bytes)?.iter_mut().zip(total(lanes)?) {
                 *value = T::from_real(sum);
             }
         }
     }
     for (name, bytes, lanes) in [("d", d, &mut sums.d), ("dt_bias", dt_bias, &mut sums.dt_bias)] {
         if let Some(bytes) = bytes {
-            numbers_mut(problem, name, bytes)?.copy_from_slice(&total(lanes));
+            numbers_mut(problem, name, bytes)?.copy_from_slice(&total(lanes)?);
         }
     }
     Ok(())
@@ -184,19 +189,17 @@ struct Sums<F: VectorField> {
 }
 
 impl<F: VectorField> Sums<F> {
-    fn new(isa: F::Isa, problem: &Problem, blocks: usize) -> Self {
+    fn new(problem: &Problem, blocks: usize) -> Result<Self, Error> {
         let states = problem.state * F::COMPONENTS;
-        let zeros = |wanted: bool, len: usize| {
-            vec![F::zero(isa).re().vector; if wanted { problem.batch * blocks * len } else { 0 }]
-        };
-        Self {
-            lambda: zeros(true, states),
-            a: zeros(true, states),
-            b: zeros(problem.b == Projection::Constant, states),
-            c: zeros(problem.c == Projection::Constant, states),
-            d: zeros(problem.d, 1),
-            dt_bias: zeros(problem.dt_bias, 1),
-        }
+        let zeros = |wanted: bool, len: usize| zeros(if wanted { problem.batch * blocks * len } else { 0 });
+        Ok(Self {
+            lambda: zeros(true, states)?,
+            a: zeros(true, states)?,
+            b: zeros(problem.b == Projection::Constant, states)?,
+            c: zeros(problem.c == Projection::Constant, states)?,
+            d: zeros(problem.d, 1)?,
+            dt_bias: zeros(problem.dt_bias, 1)?,
+        })
     }
 
     fn load_lambda(&mut self, problem: &Problem, blocks: &[Block], states: &[F::Element]) {
@@ -224,7 +227,7 @@ fn sum_rows<F: VectorField>(
     problem: &Problem,
     blocks: &[Block],
     lanes: &mut [Vector<F>],
-) -> Vec<F::Element> {
+) -> Result<Vec<F::Element>, Error> {
     let row = lanes.len() / problem.batch;
     let mut distance = 1;
     while distance < problem.batch {
@@ -237,11 +240,11 @@ fn sum_rows<F: VectorField>(
         distance *= 2;
     }
     let per_channel = row / blocks.len();
-    let mut numbers = vec![F::Element::default(); problem.dim * per_channel];
+    let mut numbers = zeros::<F::Element>(problem.dim * per_channel)?;
     for (block, registers) in blocks.iter().zip(lanes[..row].chunks_exact(per_channel)) {
         store_states::<F>(registers, &mut numbers[block.start * per_channel..], block.len);
     }
-    numbers
+    Ok(numbers)
 }
 
 /// Everything that the tasks of a call read.
@@ -288,43 +291,36 @@ struct Places<'a, F: VectorField> {
 
 impl<T: Storage, F: VectorField<Element = T::Real>> Call<'_, T, F> {
     /// Runs a task for every span of every row.
-    fn for_each_span(&self, run: impl Fn(Task<'_, T, F>) + Sync) {
+    fn for_each_span(&self, run: impl Fn(Task<'_, T, F>) + Sync) -> Result<(), Error> {
         let (problem, spans) = (self.problem, self.spans.len());
         let task = |scratch: &mut Scratch<F>, index: usize| {
             run(Task { call: self, batch: index / spans, span: index % spans, start: 0, len: 0, scratch });
         };
-        let scratch = || Scratch::new(self.isa, problem, self.together);
-        let tasks = problem.batch * spans;
-        if work(problem) <= SERIAL_WORK {
-            let mut scratch = scratch();
-            (0..tasks).for_each(|index| task(&mut scratch, index));
-        } else {
-            (0..tasks).into_par_iter().for_each_init(scratch, task);
-        }
+        for_each_task(problem, problem.batch * spans, || Scratch::new(problem, self.together), task)
     }
 
     /// λ of the second direction as it comes into every chunk, {batch, chunks, dim, state}; empty with one direction.
-    fn adjoints(&self) -> Vec<T::Real> {
+    fn adjoints(&self) -> Result<Vec<T::Real>, Error> {
         let problem = self.problem;
         if !problem.bidirectional {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let states = problem.boundary_shape().iter().product::<usize>() / 2;
-        let mut adjoints = vec![T::Real::default(); states];
+        let mut adjoints = zeros::<T::Real>(states)?;
         let places = Output::over(&mut adjoints);
-        self.for_each_span(|task| self.isa.vectorize(Sweep { task, adjoints: &places }));
-        adjoints
+        self.for_each_span(|task| self.isa.vectorize(Sweep { task, adjoints: &places }))?;
+        Ok(adjoints)
     }
 
     /// All chunks, from the end of the scan to its beginning.
-    fn run(&self, sums: &mut Sums<F>, adjoints: &[T::Real], outputs: &Outputs<'_, T>) {
+    fn run(&self, sums: &mut Sums<F>, adjoints: &[T::Real], outputs: &Outputs<'_, T>) -> Result<(), Error> {
         let problem = self.problem;
         let chunk = problem.chunk().min(problem.seq);
         let shared = |projection| {
             let rows = if self.shared(projection) { problem.batch * self.spans.len() * chunk } else { 0 };
-            vec![T::Real::default(); rows * problem.state * F::COMPONENTS]
+            zeros::<T::Real>(rows * problem.state * F::COMPONENTS)
         };
-        let (mut span_b, mut span_c) = (shared(problem.b), shared(problem.c));
+        let (mut span_b, mut span_c) = (shared(problem.b)?, shared(problem.c)?);
         let chunks = problem.seq.div_ceil(problem.chunk());
         for i in 0..chunks {
             let start = problem.chunk() * if problem.reverse { i } else { chunks - 1 - i };
@@ -342,13 +338,14 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Call<'_, T, F> {
             self.for_each_span(|task| {
                 let task = Task { start, len, ..task };
                 self.isa.vectorize(Chunk { task, adjoints, places: &places, outputs });
-            });
+            })?;
             for (output, sums) in [(&outputs.b, &span_b), (&outputs.c, &span_c)] {
                 if let (Some(output), false) = (output, sums.is_empty()) {
                     self.add_spans(output, sums, start, len);
                 }
             }
         }
+        Ok(())
     }
 
     /// Whether several spans add to the same rows of the gradient of b or c.
@@ -401,28 +398,25 @@ struct Scratch<F: VectorField> {
 }
 
 impl<F: VectorField> Scratch<F> {
-    fn new(isa: F::Isa, problem: &Problem, together: usize) -> Self {
+    fn new(problem: &Problem, together: usize) -> Result<Self, Error> {
         let (row, chunk) = (problem.state * F::COMPONENTS, problem.chunk().min(problem.seq));
-        let zeros = |len| vec![F::zero(isa).re().vector; len];
-        let rows = |projection: Projection| {
-            vec![F::Element::default(); projection.groups().map_or(0, |_| row * chunk)]
-        };
-        Self {
-            delta: zeros(chunk),
-            x: zeros(chunk),
-            dy: zeros(chunk),
-            y: zeros(if problem.z { chunk } else { 0 }),
-            dx: zeros(chunk),
-            ddelta: zeros(chunk),
-            before: zeros(row),
-            lambda: zeros(row),
-            h: zeros((chunk + 1) * together),
-            decay: zeros(chunk * together),
-            db: rows(problem.b),
-            dc: rows(problem.c),
-            b: rows(problem.b),
-            c: rows(problem.c),
-        }
+        let rows = |projection: Projection| zeros(projection.groups().map_or(0, |_| row * chunk));
+        Ok(Self {
+            delta: zeros(chunk)?,
+            x: zeros(chunk)?,
+            dy: zeros(chunk)?,
+            y: zeros(if problem.z { chunk } else { 0 })?,
+            dx: zeros(chunk)?,
+            ddelta: zeros(chunk)?,
+            before: zeros(row)?,
+            lambda: zeros(row)?,
+            h: zeros((chunk + 1) * together)?,
+            decay: zeros(chunk * together)?,
+            db: rows(problem.b)?,
+            dc: rows(problem.c)?,
+            b: rows(problem.b)?,
+            c: rows(problem.c)?,
+        })
     }
 }
 

@@ -14,15 +14,15 @@
 use std::marker::PhantomData;
 
 use pulp::{NullaryFnOnce, Simd};
-use rayon::prelude::*;
 
 use super::blocks::{Block, blocks, load_states, store_states};
 use super::frames::{FRESH, LAST, SKIP, marks};
+use super::memory::zeros;
 use super::step::{ChannelRows, Step, StepChannels, step_channels};
 use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame, weight};
 use super::vector::{Lanes, Vector, VectorField};
 use super::views::{Output, Storage, Views};
-use super::{SERIAL_WORK, TOGETHER, work};
+use super::{TOGETHER, for_each_task};
 use crate::discretize::{Discretization, Prepared, with_discretization};
 use crate::{Error, Outputs, Problem, Projection};
 
@@ -78,8 +78,7 @@ pub fn forward<T: Storage, F: VectorField<Element = T::Real>>(
     let y = Some(Output::new(problem, "y", outputs.y)?);
     let final_state = states("final_state", outputs.final_state)?;
     let boundary_states = states("boundary_states", boundary_states)?;
-    scan::<T, F>(isa, problem, views, y, final_state, boundary_states);
-    Ok(())
+    scan::<T, F>(isa, problem, views, y, final_state, boundary_states)
 }
 
 /// Scans for the boundary states alone.
@@ -88,8 +87,8 @@ pub fn boundary_states<T: Storage, F: VectorField<Element = T::Real>>(
     problem: &Problem,
     views: &Views<'_, T>,
     boundary_states: &mut [T::Real],
-) {
-    scan::<T, F>(isa, problem, views, None, None, Some(Output::over(boundary_states)));
+) -> Result<(), Error> {
+    scan::<T, F>(isa, problem, views, None, None, Some(Output::over(boundary_states)))
 }
 
 fn scan<T: Storage, F: VectorField<Element = T::Real>>(
@@ -99,7 +98,7 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
     y: Option<Output<'_, T>>,
     final_state: Option<Output<'_, T::Real>>,
     boundary_states: Option<Output<'_, T::Real>>,
-) {
+) -> Result<(), Error> {
     let (scan_tile, step): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
             (scan_tile::<F, D>, step_channels::<T::Real, F::Isa, D>));
     let step = (problem.seq == 1 && !problem.bidirectional && !problem.complex && views.seq_idx.is_none())
@@ -107,19 +106,19 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
         .filter(|_| boundary_states.is_none());
     let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
     let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
-    let in_lanes = |values: &[T::Real]| in_lanes::<F>(isa, problem, &blocks, values);
+    let in_lanes = |values: &[T::Real]| in_lanes::<F>(problem, &blocks, values);
     let constant = |projection, values: &[T]| match projection {
         Projection::Constant if step.is_none() => in_lanes(&widened(values)),
-        _ => Vec::new(),
+        _ => Ok(Vec::new()),
     };
     let call = Call::<T, F> {
         isa,
         problem,
         views,
         marks: marks.as_deref(),
-        a: &if step.is_none() { in_lanes(&views.a) } else { Vec::new() },
-        b: &constant(problem.b, &views.b),
-        c: &constant(problem.c, &views.c),
+        a: &if step.is_none() { in_lanes(&views.a)? } else { Vec::new() },
+        b: &constant(problem.b, &views.b)?,
+        c: &constant(problem.c, &views.c)?,
         y,
         final_state,
         boundary_states,
@@ -131,13 +130,7 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
         let task = Task { call: &call, batch, block, scratch };
         isa.vectorize(task);
     };
-    let tasks = problem.batch * blocks.len();
-    if work(problem) <= SERIAL_WORK {
-        let mut scratch = Scratch::new(isa, problem);
-        (0..tasks).for_each(|index| task(&mut scratch, index));
-    } else {
-        (0..tasks).into_par_iter().for_each_init(|| Scratch::new(isa, problem), task);
-    }
+    for_each_task(problem, problem.batch * blocks.len(), || Scratch::new(problem), task)
 }
 
 /// Numbers of a storage type as those that are computed with.
@@ -150,34 +143,32 @@ pub fn widened<T: Storage>(values: &[T]) -> std::borrow::Cow<'_, [T::Real]> {
 
 /// A {dim, state} tensor, block by block in lanes.
 pub fn in_lanes<F: VectorField>(
-    isa: F::Isa,
     problem: &Problem,
     blocks: &[Block],
     values: &[F::Element],
-) -> Vec<Vector<F>> {
+) -> Result<Vec<Vector<F>>, Error> {
     let per_block = problem.state * F::COMPONENTS;
-    let mut lanes = vec![F::zero(isa).re().vector; blocks.len() * per_block];
+    let mut lanes = zeros::<Vector<F>>(blocks.len() * per_block)?;
     for (block, registers) in blocks.iter().zip(lanes.chunks_exact_mut(per_block)) {
         load_states::<F>(registers, &values[block.start * per_block..], block.len);
     }
-    lanes
+    Ok(lanes)
 }
 
 impl<F: VectorField> Scratch<F> {
-    fn new(isa: F::Isa, problem: &Problem) -> Self {
+    fn new(problem: &Problem) -> Result<Self, Error> {
         let tile = problem.seq.min(TILE);
-        let zeros = |len| vec![F::zero(isa).re().vector; len];
         let row = problem.state * F::COMPONENTS;
         // A row a frame; in a single step of constant b or c, a row a channel.
         let rows = row * tile.max(Lanes::<F::Element, F::Isa>::COUNT);
-        Self {
-            delta: zeros(tile),
-            x: zeros(tile),
-            y: zeros(if problem.bidirectional { problem.seq } else { tile }),
-            h: zeros(row),
-            b: vec![F::Element::default(); rows],
-            c: vec![F::Element::default(); rows],
-        }
+        Ok(Self {
+            delta: zeros(tile)?,
+            x: zeros(tile)?,
+            y: zeros(if problem.bidirectional { problem.seq } else { tile })?,
+            h: zeros(row)?,
+            b: zeros(rows)?,
+            c: zeros(rows)?,
+        })
     }
 }
 

@@ -5,12 +5,14 @@ mod blocks;
 mod exponential;
 mod forward;
 mod frames;
+mod memory;
 mod step;
 mod tile;
 mod vector;
 mod views;
 
 use half::{bf16, f16};
+use rayon::prelude::*;
 
 use crate::{ElementType, Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
 use vector::{ComplexLanes, Isa, Lanes, VectorField, with_isa};
@@ -21,6 +23,28 @@ const SERIAL_WORK: usize = 1 << 16;
 
 /// States that walk time together and share the loads of a frame, where coefficients leave registers for them.
 const TOGETHER: usize = 4;
+
+/// Calls a task with every number below `tasks` and the memory that is its own until it ends: on this thread, or side by side where
+/// the work is worth it.
+fn for_each_task<S>(
+    problem: &Problem,
+    tasks: usize,
+    scratch: impl Fn() -> Result<S, Error> + Sync,
+    task: impl Fn(&mut S, usize) + Sync,
+) -> Result<(), Error> {
+    if work(problem) <= SERIAL_WORK {
+        let mut scratch = scratch()?;
+        (0..tasks).for_each(|index| task(&mut scratch, index));
+        return Ok(());
+    }
+    (0..tasks).into_par_iter().try_for_each_init(&scratch, |scratch, index| match scratch {
+        Ok(scratch) => {
+            task(scratch, index);
+            Ok(())
+        }
+        Err(error) => Err(error.clone()),
+    })
+}
 
 /// State updates of a problem, the measure of its time.
 fn work(problem: &Problem) -> usize {
@@ -56,7 +80,8 @@ macro_rules! with_storage {
 /// Scans: reads the inputs, writes y and, where it is asked for, the final state.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] where memory is not as long as its tensor, or an output is misaligned.
+/// [`Error::InvalidArgument`] where memory is not as long as its tensor, or an output is misaligned; [`Error::Failed`] where
+/// there is not enough memory to work in.
 pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>, outputs: Outputs<&mut [u8]>) -> Result<(), Error> {
     dispatch(problem, inputs, Forward { outputs, boundary_states: None })
 }

@@ -57,10 +57,7 @@ pub struct Views<'a, T: Storage> {
 impl<'a, T: Storage> Views<'a, T> {
     /// Checks the lengths; the types follow from the problem.
     pub fn new(problem: &Problem, inputs: Inputs<&'a [u8]>) -> Result<Self, Error> {
-        let inputs = inputs.try_map(|name, bytes| {
-            problem.check_length(name, bytes.len())?;
-            Ok(bytes)
-        })?;
+        problem.check_lengths(inputs.iter())?;
         Ok(Self {
             x: numbers(inputs.x),
             dt: numbers(inputs.dt),

@@ -1,4 +1,5 @@
-//! Memory that is kept: pinned host memory, device memory, streams. A steady state allocates nothing.
+//! Memory that is kept: pinned host memory, device memory, streams. A steady state allocates nothing, as long as what is idle
+//! between calls is within the bounds below.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
@@ -14,6 +15,8 @@ use crate::Error;
 
 /// Idle pinned memory that a device keeps at most.
 const IDLE_PINNED_BYTES: usize = 2 << 30;
+/// Idle device memory that is kept at most: other libraries of the process have no way to it.
+const IDLE_DEVICE_BYTES: usize = 4 << 30;
 /// Idle lanes that a device keeps at most.
 const IDLE_LANES: usize = 16;
 /// Sizes are rounded up to whole steps, so that calls of about the same size share memory.
@@ -84,12 +87,29 @@ impl Pools {
             self.allocations.fetch_add(1, Ordering::Relaxed);
             if lane.memory.grow(device_bytes).is_err() {
                 // Other lanes and other users of the device may come to terms: give back what is idle, once.
-                lock(&self.lanes).clear();
+                drop(std::mem::take(&mut *lock(&self.lanes)));
                 self.pinned.trim(0);
                 lane.memory.grow(device_bytes).during(doing)?;
             }
         }
         Ok(LaneGuard { pools: self, lane: Some(lane) })
+    }
+}
+
+impl Pools {
+    /// Takes a lane back whose streams are idle; what is beyond the bounds is freed, the largest first.
+    fn keep(&self, lane: Lane) {
+        let mut surplus = Vec::new();
+        let mut lanes = lock(&self.lanes);
+        lanes.push(lane);
+        while lanes.len() > IDLE_LANES
+            || lanes.iter().map(|lane| lane.memory.len).sum::<usize>() > IDLE_DEVICE_BYTES
+        {
+            let largest = (0..lanes.len()).max_by_key(|&at| lanes[at].memory.len);
+            surplus.extend(largest.map(|at| lanes.swap_remove(at)));
+        }
+        drop(lanes);
+        drop(surplus); // others need not wait for the driver
     }
 }
 
@@ -175,13 +195,18 @@ impl PinnedPool {
         self.trim(IDLE_PINNED_BYTES);
     }
 
-    /// Frees idle memory, the largest first, until no more than this is left.
+    /// Frees idle memory, the largest first, until no more than this is left. Others need not wait for the driver.
     fn trim(&self, most: usize) {
+        let mut surplus = Vec::new();
         let mut state = lock(&self.state);
         while state.idle_bytes > most {
             let Some(region) = state.idle.keys().next_back().copied().and_then(|size| state.pop(size)) else {
                 break;
             };
+            surplus.push(region);
+        }
+        drop(state);
+        for region in surplus {
             self.context.make_current();
             // SAFETY: the region was allocated by the driver as pinned and nobody uses it.
             let _ = unsafe { result::free_host(region.start.as_ptr().cast()) };
@@ -300,14 +325,13 @@ unsafe impl Send for Lane {}
 
 impl Lane {
     fn new(context: Context) -> Result<Self, cudarc::driver::DriverError> {
-        let stream = || result::stream::create(result::stream::StreamKind::NonBlocking);
-        Ok(Self {
-            context,
-            stream: stream()?,
-            inward: stream()?,
-            memory: DeviceMemory { address: 0, len: 0 },
-            events: Vec::new(),
-        })
+        let create = || result::stream::create(result::stream::StreamKind::NonBlocking);
+        let stream = create()?;
+        let inward = create().inspect_err(|_| {
+            // SAFETY: the stream is ours and destroyed once.
+            let _ = unsafe { result::stream::destroy(stream) };
+        })?;
+        Ok(Self { context, stream, inward, memory: DeviceMemory { address: 0, len: 0 }, events: Vec::new() })
     }
 
     /// Where the lane's device memory begins.
@@ -394,9 +418,6 @@ impl Drop for LaneGuard<'_> {
             std::mem::forget(lane);
             return;
         }
-        let mut lanes = lock(&self.pools.lanes);
-        if lanes.len() < IDLE_LANES {
-            lanes.push(lane);
-        }
+        self.pools.keep(lane);
     }
 }

@@ -265,7 +265,8 @@ impl Device {
 
     fn load(&self, configuration: &Configuration) -> Result<CUmodule, Error> {
         self.images.load(configuration, |image| {
-            // SAFETY: the image is what NVRTC made: machine code, or PTX with its terminating zero.
+            // SAFETY: the image is what NVRTC made, machine code, or PTX with its terminating zero: just now, or some time ago, as the
+            // hash that the disk's cache has of it says, or packed, where the zero is looked for.
             unsafe { result::module::load_data(image.as_ptr().cast()) }
                 .during(|| format!("loading a compiled kernel on {self}"))
         })

@@ -1,28 +1,30 @@
 //! The driver: whether it is there, and what it says when something fails.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
 use crate::Error;
+use crate::error::words_of_panic;
 
 /// The backend cannot run here.
 pub(super) fn unavailable(reason: impl Into<String>, remedy: impl Into<String>) -> Error {
     Error::Unavailable { backend: "cuda", reason: reason.into(), remedy: remedy.into() }
 }
 
-/// Runs `f` where a library may lack what it calls: the bindings panic then, and a panic must not leave here.
+/// What the bindings panic with where a library, or a function in it, is not there.
+const NOT_THERE: [&str; 2] = ["Unable to dynamically load", "Missing symbol"];
+
+/// Runs `f` where a library may lack what it calls: the bindings panic then, which is no fault of ours. A panic that is goes on, to
+/// the border of the shell.
 pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
-        let words = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(unavailable(
-            words.unwrap_or("an unknown fault in the CUDA bindings"),
-            "install a current NVIDIA driver, or use the cpu backend",
-        ))
+        let words = words_of_panic(&*panic).unwrap_or_default();
+        if !NOT_THERE.iter().any(|beginning| words.starts_with(beginning)) {
+            resume_unwind(panic);
+        }
+        Err(unavailable(words, "install a current NVIDIA driver, or use the cpu backend"))
     })
 }
 
@@ -63,9 +65,11 @@ fn remedy(error: DriverError) -> &'static str {
         | CUDA_ERROR_ECC_UNCORRECTABLE
         | CUDA_ERROR_CONTEXT_IS_DESTROYED
         | CUDA_ERROR_ASSERT
-        | CUDA_ERROR_MISALIGNED_ADDRESS => {
-            "the driver gives this context up: restart the operating system process"
-        }
+        | CUDA_ERROR_MISALIGNED_ADDRESS
+        | CUDA_ERROR_LAUNCH_TIMEOUT
+        | CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | CUDA_ERROR_INVALID_PC => "the driver gives this context up: restart the operating system process",
         CUDA_ERROR_NO_BINARY_FOR_GPU | CUDA_ERROR_INVALID_PTX | CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
             "update the NVIDIA driver, or install an NVRTC that is no newer than it"
         }
@@ -95,5 +99,20 @@ pub(super) fn readable(bytes: usize) -> String {
         0..=9_999 => format!("{bytes} bytes"),
         10_000..=9_999_999 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_unavailable_and_a_fault_of_ours_goes_on() {
+        let lacking = guarded::<()>(|| panic!("Missing symbol cuLaunchKernelEx: not found"));
+        let words = lacking.unwrap_err().to_string();
+        assert!(words.starts_with("the cuda backend cannot run: Missing symbol cuLaunchKernelEx"), "{words}");
+        let fault = catch_unwind(|| guarded::<()>(|| panic!("chunk size must be non-zero")));
+        let words = Error::of_panic(&*fault.unwrap_err()).to_string();
+        assert!(words.contains("chunk size must be non-zero; this is a fault of the library"), "{words}");
     }
 }

@@ -306,7 +306,7 @@ impl Device {
     }
 
     /// How often this process has asked the driver for memory for the calls below and for their results. What was given back is
-    /// used again, so that in a steady state this does not grow.
+    /// used again, so that in a steady state this does not grow (within the bounds of buffers.rs).
     pub fn allocations(&self) -> usize {
         self.pools.allocations()
     }
@@ -318,9 +318,7 @@ impl Device {
         inputs: Inputs<&[u8]>,
         outputs: Outputs<&mut [u8]>,
     ) -> Result<(), Error> {
-        for (name, bytes) in inputs.iter() {
-            problem.check_length(name, bytes.len())?;
-        }
+        problem.check_lengths(inputs.iter())?;
         for (name, bytes) in outputs.iter() {
             problem.check_length(name, bytes.len())?;
         }
@@ -354,10 +352,7 @@ impl Device {
         output_gradients: OutputGradients<&[u8]>,
         gradients: Gradients<&mut [u8]>,
     ) -> Result<(), Error> {
-        let given = inputs.iter().chain(output_gradients.iter());
-        for (name, bytes) in given {
-            problem.check_length(name, bytes.len())?;
-        }
+        problem.check_lengths(inputs.iter().chain(output_gradients.iter()))?;
         for (name, bytes) in gradients.iter() {
             problem.check_length(name, bytes.len())?;
         }

@@ -48,7 +48,7 @@
 //! # The layers
 //!
 //! [`policy`] chooses the layout; [`compile`] turns it into macros, and [`images`] finds machine code for them: on the
-//! disk, else from NVRTC, or as PTX among the kernels that were packed with the library;
+//! disk, from NVRTC, or as PTX among the kernels that were packed with the library;
 //! [`Device::enqueue_forward`] and [`Device::enqueue_backward`] launch on a caller's stream and memory, and neither
 //! wait nor allocate; [`Device::forward`] and [`Device::backward`] do it from and to host memory, on streams and
 //! memory that the device keeps, and [`Device::forward_in_place`] and [`Device::backward_in_place`] on a caller's

@@ -75,7 +75,9 @@ pub fn unpack(file: &Path, configuration: &Configuration, architecture: i32) -> 
     file.seek(SeekFrom::Start(at?)).ok()?;
     let texts = decompress(file.take(compressed?))?;
     let begin = begin? as usize;
-    texts.get(begin..begin.checked_add(length? as usize)?).map(<[u8]>::to_vec)
+    let text = texts.get(begin..begin.checked_add(length? as usize)?)?;
+    // A driver reads to there.
+    text.ends_with(b"\0").then(|| text.to_vec())
 }
 
 /// A whole run; none where it is not what its checksum is of.

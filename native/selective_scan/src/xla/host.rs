@@ -1,6 +1,5 @@
 //! The handlers' work on the platform Host, by the CPU backend.
 
-use std::ops::Range;
 use std::slice;
 
 use super::frame::Tensor;
@@ -10,9 +9,6 @@ use crate::{Error, cpu};
 /// Scans.
 pub fn forward(call: Forward) -> Result<(), Error> {
     let Forward { problem, inputs, outputs, boundary_states, .. } = call;
-    let written = outputs.iter().map(|(_, tensor)| tensor).chain(&boundary_states);
-    check_apart(inputs.iter().map(|(_, tensor)| tensor), written)?;
-
     let inputs = inputs.map(|_, tensor| bytes(&tensor));
     let outputs = outputs.map(|_, tensor| bytes_mut(&tensor));
     match boundary_states {
@@ -31,9 +27,6 @@ pub fn forward(call: Forward) -> Result<(), Error> {
 /// Computes the gradients.
 pub fn backward(call: Backward) -> Result<(), Error> {
     let Backward { problem, inputs, upstream, boundary_states, gradients, .. } = call;
-    let read = inputs.iter().chain(upstream.iter()).map(|(_, tensor)| tensor).chain(&boundary_states);
-    check_apart(read, gradients.iter().map(|(_, tensor)| tensor))?;
-
     let inputs = inputs.map(|_, tensor| bytes(&tensor));
     let upstream = upstream.map(|_, tensor| bytes(&tensor));
     let gradients = gradients.map(|_, tensor| bytes_mut(&tensor));
@@ -54,29 +47,6 @@ fn bytes<'a>(tensor: &Tensor) -> &'a [u8] {
 
 /// The memory of a result.
 fn bytes_mut<'a>(tensor: &Tensor) -> &'a mut [u8] {
-    // SAFETY: as in `bytes`; nothing else lies there, which `check_apart` has made sure of.
+    // SAFETY: as in `bytes`; nothing else lies there, which `apart` has made sure of.
     unsafe { slice::from_raw_parts_mut(tensor.data.cast(), tensor.len()) }
-}
-
-/// Refuses results that lie where something else does. XLA never does that unless a program declares it.
-fn check_apart<'a>(
-    read: impl Iterator<Item = &'a Tensor>,
-    written: impl Iterator<Item = &'a Tensor>,
-) -> Result<(), Error> {
-    let place = |tensor: &Tensor| -> Range<usize> {
-        let start = tensor.data as usize;
-        start..start + tensor.len()
-    };
-    let mut taken: Vec<_> = read.map(place).collect();
-    for result in written.map(place) {
-        if taken.iter().any(|other| result.start < other.end && other.start < result.end) {
-            return Err(Error::invalid(
-                "the results",
-                "lie apart from each other and from the operands",
-                "an alias",
-            ));
-        }
-        taken.push(result);
-    }
-    Ok(())
 }

@@ -33,7 +33,6 @@ mod register;
 mod request;
 mod scratch;
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use abi::{CallFrame, Error as XlaError};
@@ -57,7 +56,7 @@ pub const BACKWARD: &str = "exphil_selective_scan_bwd";
 /// Called by XLA.
 pub unsafe extern "C" fn forward_host(frame: *mut CallFrame) -> *mut XlaError {
     // SAFETY: the frame is XLA's.
-    unsafe { answer(frame, |frame| host::forward(Forward::read(frame)?)) }
+    unsafe { answer(frame, |frame| host::forward(Forward::read(frame)?.apart()?)) }
 }
 
 /// The backward handler for Host, for the stage of execution.
@@ -67,7 +66,7 @@ pub unsafe extern "C" fn forward_host(frame: *mut CallFrame) -> *mut XlaError {
 /// Called by XLA.
 pub unsafe extern "C" fn backward_host(frame: *mut CallFrame) -> *mut XlaError {
     // SAFETY: the frame is XLA's.
-    unsafe { answer(frame, |frame| host::backward(Backward::read(frame)?)) }
+    unsafe { answer(frame, |frame| host::backward(Backward::read(frame)?.apart()?)) }
 }
 
 /// The forward handler for CUDA, for the stages of initialization and execution.
@@ -78,7 +77,7 @@ pub unsafe extern "C" fn backward_host(frame: *mut CallFrame) -> *mut XlaError {
 pub unsafe extern "C" fn forward_cuda(frame: *mut CallFrame) -> *mut XlaError {
     let handle = |frame: &Frame<'_>| match frame.stage() {
         STAGE_INITIALIZE => cuda::prepare_forward(frame),
-        STAGE_EXECUTE => cuda::forward(frame, Forward::read(frame)?),
+        STAGE_EXECUTE => cuda::forward(frame, Forward::read(frame)?.apart()?),
         _ => Ok(()),
     };
     // SAFETY: the frame is XLA's.
@@ -93,7 +92,7 @@ pub unsafe extern "C" fn forward_cuda(frame: *mut CallFrame) -> *mut XlaError {
 pub unsafe extern "C" fn backward_cuda(frame: *mut CallFrame) -> *mut XlaError {
     let handle = |frame: &Frame<'_>| match frame.stage() {
         STAGE_INITIALIZE => cuda::prepare_backward(frame),
-        STAGE_EXECUTE => cuda::backward(frame, Backward::read(frame)?),
+        STAGE_EXECUTE => cuda::backward(frame, Backward::read(frame)?.apart()?),
         _ => Ok(()),
     };
     // SAFETY: the frame is XLA's.
@@ -118,7 +117,7 @@ unsafe fn answer(
     match catch_unwind(AssertUnwindSafe(|| handle(&frame))) {
         Ok(Ok(())) => std::ptr::null_mut(),
         Ok(Err(error)) => frame.error(code(&error), &error.to_string()),
-        Err(panic) => frame.error(ErrorCode::Internal, &words(&*panic)),
+        Err(panic) => frame.error(ErrorCode::Internal, &Error::of_panic(&*panic).to_string()),
     }
 }
 
@@ -128,11 +127,4 @@ fn code(error: &Error) -> ErrorCode {
         Error::Unavailable { .. } => ErrorCode::Unavailable,
         Error::Failed { .. } => ErrorCode::Internal,
     }
-}
-
-fn words(panic: &(dyn Any + Send)) -> String {
-    let words = panic.downcast_ref::<String>().map(String::as_str);
-    let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
-    let words = words.unwrap_or("without a word");
-    format!("the selective scan panicked: {words}; this is a fault of the library, please report it")
 }

@@ -4,6 +4,8 @@
 //! `operands = "x dt a b c z"`, `results = "y final_state"`. So an optional tensor is simply one that is not named, and
 //! no order is right or wrong.
 
+use std::ops::Range;
+
 use super::frame::{Attribute, Frame, Tensor};
 use crate::{ElementType, Error, Gradients, Inputs, Options, OutputGradients, Outputs, Problem, Spec};
 
@@ -56,6 +58,14 @@ impl Forward {
         let boundary_states = boundary_states.map(|tensor| checked_boundary_states(&problem, tensor, flat));
         Ok(Self { problem, inputs, outputs, boundary_states: boundary_states.transpose()?, workspace })
     }
+
+    /// The same call, whose results may be written while operands are still read.
+    pub fn apart(self) -> Result<Self, Error> {
+        let read = self.inputs.iter().map(|(_, tensor)| tensor);
+        let written = self.outputs.iter().map(|(_, tensor)| tensor);
+        check_apart(read, written.chain(&self.boundary_states).chain(&self.workspace))?;
+        Ok(self)
+    }
 }
 
 impl Backward {
@@ -90,6 +100,14 @@ impl Backward {
         let boundary_states = boundary_states.map(|tensor| checked_boundary_states(&problem, tensor, false));
         let boundary_states = boundary_states.transpose()?;
         Ok(Self { problem, inputs, upstream, boundary_states, gradients, workspace })
+    }
+
+    /// As [`Forward::apart`].
+    pub fn apart(self) -> Result<Self, Error> {
+        let read = self.inputs.iter().chain(self.upstream.iter()).map(|(_, tensor)| tensor);
+        let written = self.gradients.iter().map(|(_, tensor)| tensor);
+        check_apart(read.chain(&self.boundary_states), written.chain(&self.workspace))?;
+        Ok(self)
     }
 }
 
@@ -285,9 +303,32 @@ fn checked_boundary_states(problem: &Problem, tensor: Tensor, flat: bool) -> Res
     let got = &tensor.shape;
     if flat {
         let of_a_chunk: usize = shape.iter().product::<usize>() / shape[2];
-        shape[2] = got.iter().product::<usize>() / of_a_chunk;
+        shape[2] = (got.iter().product::<usize>() / of_a_chunk).max(1);
     } else if got.len() == shape.len() {
-        shape[2] = got[2];
+        shape[2] = got[2].max(1);
     }
     checked("boundary_states", tensor, states(problem), shape, flat)
+}
+
+/// Refuses results that lie where something else does. XLA never does that unless a program declares it.
+fn check_apart<'a>(
+    read: impl Iterator<Item = &'a Tensor>,
+    written: impl Iterator<Item = &'a Tensor>,
+) -> Result<(), Error> {
+    let place = |tensor: &Tensor| -> Range<usize> {
+        let start = tensor.data as usize;
+        start..start + tensor.len()
+    };
+    let mut taken: Vec<_> = read.map(place).collect();
+    for result in written.map(place) {
+        if taken.iter().any(|other| result.start < other.end && other.start < result.end) {
+            return Err(Error::invalid(
+                "the results",
+                "lie apart from each other and from the operands",
+                "an alias",
+            ));
+        }
+        taken.push(result);
+    }
+    Ok(())
 }
