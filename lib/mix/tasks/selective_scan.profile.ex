@@ -41,7 +41,8 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
     end
 
     for {name, value} <- flags, is_integer(value) and value < 1 do
-      Mix.raise("expected --#{name} to be a positive integer, got: #{value}")
+      flag = name |> to_string() |> String.replace("_", "-")
+      Mix.raise("expected --#{flag} to be a positive integer, got: #{value}")
     end
 
     Mix.Task.run("app.start")

@@ -10,14 +10,14 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   @type preference :: :auto | :cpu | :nx | :cuda | {:cuda, non_neg_integer}
   @type t :: ExPhil.Native.SelectiveScan.backend()
 
-  @doc "A backend that can be asked for, or `ArgumentError` naming where it was asked for."
-  @spec preference!(term, String.t()) :: preference | nil
-  def preference!(value, _where) when value in [nil, :auto, :cuda, :cpu, :nx], do: value
-  def preference!({:cuda, ordinal}, _where) when is_integer(ordinal) and ordinal >= 0, do: {:cuda, ordinal}
+  @doc "A backend that can be asked for, as the option `:backend` has it."
+  @spec preference!(term) :: preference | nil
+  def preference!(value) when value in [nil, :auto, :cuda, :cpu, :nx], do: value
+  def preference!({:cuda, ordinal}) when is_integer(ordinal) and ordinal >= 0, do: {:cuda, ordinal}
 
-  def preference!(value, where) do
+  def preference!(value) do
     raise ArgumentError,
-          "expected #{where} to be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx, got: #{inspect(value)}"
+          "expected backend to be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx, got: #{inspect(value)}"
   end
 
   @doc "What the environment asks for; `nil` where it does not."
@@ -29,10 +29,22 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
       "cuda" -> :cuda
       "cpu" -> :cpu
       "nx" -> :nx
-      "cuda:" <> ordinal -> with {n, ""} <- Integer.parse(ordinal), do: {:cuda, n}
-      other -> other
+      "cuda:" <> ordinal = text -> with(:error <- device(ordinal), do: unknown!(text))
+      text -> unknown!(text)
     end
-    |> preference!("the environment variable #{@variable}")
+  end
+
+  defp device(ordinal) do
+    case Integer.parse(ordinal) do
+      {n, ""} when n >= 0 -> {:cuda, n}
+      _ -> :error
+    end
+  end
+
+  defp unknown!(text) do
+    raise ArgumentError,
+          "expected the environment variable #{@variable} to be one of auto, cpu, cuda, cuda:1, nx, " <>
+            "got: #{inspect(text)}"
   end
 
   @doc """

@@ -98,7 +98,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
     end
   end
 
-  defp value!(:backend, value), do: Backend.preference!(value, "backend")
+  defp value!(:backend, value), do: Backend.preference!(value)
 
   defp value!(:algorithm, value) when value in [nil | @algorithms], do: value
 
