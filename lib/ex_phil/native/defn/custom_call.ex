@@ -6,10 +6,11 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     # the block is traced, before it is known on which platform it will run.
     alias ExPhil.Native.Defn.Block.{Backward, Forward}
     alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
+    alias ExPhil.Native.SelectiveScan.Backend
 
     @doc "The call of a block, or `:skip` where there is no handler for it."
     def lower(block, platform) do
-      if fits?(block.options.backend, platform) and here?(platform), do: call(block), else: :skip
+      if fits?(block.options, platform) and here?(platform), do: call(block), else: :skip
     end
 
     @doc "The target and the attributes of a block, in MLIR's words."
@@ -19,11 +20,15 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
       {target(block), for({name, value} <- attributes ++ attributes(block.options), do: {"#{name}", mlir(value)})}
     end
 
-    @doc "Whether a call on a platform is what a backend asks for: one that was asked for is the only one that runs."
-    def fits?(backend, platform) when backend in [nil, :auto], do: platform in [:host, :cuda]
-    def fits?(:cpu, platform), do: platform == :host
-    def fits?(:cuda, platform), do: platform == :cuda
-    def fits?(_other, _platform), do: false
+    @doc "Whether a call on a platform is what its options or the environment ask for: that is the only one that runs."
+    def fits?(options, platform), do: platform in platforms(Backend.asked_for(options))
+
+    # On which device of several XLA will run a call is not known when it is compiled.
+    defp platforms(:auto), do: [:host, :cuda]
+    defp platforms(:cpu), do: [:host]
+    defp platforms(:cuda), do: [:cuda]
+    defp platforms({:cuda, _ordinal}), do: []
+    defp platforms(:nx), do: []
 
     defp here?(platform) do
       SelectiveScan.xla_register() == :registered and (platform == :host or SelectiveScan.cuda_available?())
