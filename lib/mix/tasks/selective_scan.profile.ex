@@ -17,7 +17,7 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   """
   use Mix.Task
 
-  alias ExPhil.Native.SelectiveScan.Timing
+  alias ExPhil.Native.SelectiveScan.{Options, Timing}
   alias ExPhil.Native.{SelectiveScan, Tensor}
 
   @switches [
@@ -30,7 +30,6 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
     profile_scan: :boolean
   ]
   @sizes [batch: 8, dim: 512, seqlen: 1024, dstate: 16, n_trials: 100]
-  @methods [:zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4]
 
   @impl true
   def run(args) do
@@ -71,7 +70,7 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   defp methods(%{x: x, dt: dt, a: a, b: b, c: c}) do
     {batch, seq, _dim} = x.shape
 
-    for method <- @methods do
+    for method <- Options.methods() do
       {"#{method}", batch * seq, &SelectiveScan.scan(x, dt, a, b, c, method: method, backend: &1)}
     end
   end

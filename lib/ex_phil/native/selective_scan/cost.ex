@@ -3,6 +3,7 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
   # Rough times of a call, to choose a scheduler and a backend by: a factor of two either way changes no result and
   # little time. The unit of work is one update of one real f32 state by zoh. With AVX-512 a core makes two to four of
   # them in a nanosecond, without vector instructions one takes a few nanoseconds.
+  alias ExPhil.Native.SelectiveScan.Options
   alias ExPhil.Native.Tensor
 
   # These end within 100 µs everywhere.
@@ -28,7 +29,7 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
     each = Map.get(@methods, options.method, 1)
     each = if pass == :backward, do: each * @backward, else: each
     each = if type == {:f, 64}, do: each * @f64, else: each
-    each = if both_ways?(options), do: each * 2, else: each
+    each = if Options.both_ways?(options), do: each * 2, else: each
 
     case a do
       {_, state} -> each * frames(x) * size(state)
@@ -36,9 +37,6 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
       _ -> 0
     end
   end
-
-  defp both_ways?(%{bidirectional: nil, method: method}), do: method == :poly
-  defp both_ways?(%{bidirectional: both_ways?}), do: both_ways?
 
   defp frames({batch, seq, dim}), do: size(batch) * size(seq) * size(dim)
   defp frames({batch, dim}), do: size(batch) * size(dim)

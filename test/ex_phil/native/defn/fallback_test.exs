@@ -4,8 +4,8 @@ if Code.ensure_loaded?(Nx) do
     use ExUnit.Case, async: true
 
     import ExPhil.Native.Scans
-    alias ExPhil.Native.Defn.Check
     alias ExPhil.Native.{SelectiveScan, Tensor}
+    alias ExPhil.Native.SelectiveScan.Check
 
     @methods [:zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4]
     @algorithms [:blelloch, :hillis_steele, :cumsum, :sequential]
