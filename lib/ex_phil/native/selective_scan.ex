@@ -58,7 +58,8 @@ defmodule ExPhil.Native.SelectiveScan do
       Default `false`. Error: no boolean.
 
     * `:dt_limit` - `{min, max}`, numbers, `:infinity` or `:neg_infinity`, that `dt` is then brought between, as in
-      Mamba-2. Where the limit holds, no gradient passes. Default: none. Error: anything else, or `min` above `max`.
+      Mamba-2. Where the limit holds, no gradient passes. Default: none. Error: anything else, `min` above `max`, a `min`
+      of `:infinity` or a `max` of `:neg_infinity`.
 
     * `:initial_state` - the state before the first frame, `{batch, dim, state}`, `{batch, dim, state, 2}` where `a` is
       complex, type of `a`. Default: zero. Error: another shape or type; given to a step, whose state is an argument.

@@ -6,7 +6,9 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   alias ExPhil.Native.SelectiveScan.Options
 
   @sequences [:x, :dt, :b, :c, :z]
-  @order [:x, :dt, :a, :b, :c, :d, :z, :dt_bias, :initial_state, :seq_idx]
+  @order [:x, :dt, :a, :b, :c | Options.optional()]
+  @numbers [f: 32, bf: 16, f: 16, f: 64]
+  @numbers_expected "have type f32, bf16, f16 or f64"
 
   @doc "Raises `ArgumentError` where the call is wrong. `tensors` are those of the call by their names."
   def run!(form, tensors, options) do
@@ -45,77 +47,59 @@ defmodule ExPhil.Native.SelectiveScan.Check do
 
   @doc "The check without the native library."
   def here!(form, specs, options) do
-    sequence = axes!(form, specs)
-    options!(form, options, specs)
-
-    for name <- @order,
-        spec = specs[name],
-        0 in Tuple.to_list(spec.shape),
-        do: wrong!(name, "have no empty axis", spec.shape)
-
-    types!(specs)
+    tensors = in_order(form, specs)
+    for {name, spec} <- tensors, do: element!(name, spec.type)
+    choices!(options)
+    sequence = axes!(form, specs.x)
+    if form == :step, do: causal!(options, specs)
+    for {name, spec} <- tensors, 0 in Tuple.to_list(spec.shape), do: wrong!(name, "have no empty axis", spec.shape)
+    if specs.x.type not in @numbers, do: wrong!(:x, @numbers_expected, {:type, specs.x.type})
     {state, components} = system!(specs.a, List.last(sequence))
-    shapes!(form, specs, sequence, state, components)
+    for {name, spec} <- tensors, do: type!(name, spec.type, specs.x.type)
+    for {name, spec} <- tensors, do: shape!(name, spec.shape, sequence, state, components)
+    coefficients!(options)
+    limit!(options.dt_limit)
     for name <- [:b, :c], do: projection!(name, specs[name].shape, sequence, state, components)
-    numbers!(options)
+    fits_in_memory!(sequence, state)
     :ok
   end
 
-  defp axes!(:scan, %{x: %{shape: {_, _, _} = shape}}), do: Tuple.to_list(shape)
-  defp axes!(:step, %{x: %{shape: {_, _} = shape}}), do: Tuple.to_list(shape)
-  defp axes!(:scan, %{x: x}), do: wrong!(:x, "have shape {batch, seq, dim}", x.shape)
-  defp axes!(:step, %{x: x}), do: wrong!(:x, "have shape {batch, dim}", x.shape)
+  # The state of a step is an argument of its own.
+  defp in_order(form, specs) do
+    for name <- @order, spec = specs[name] do
+      {if({form, name} == {:step, :initial_state}, do: :state, else: name), spec}
+    end
+  end
 
-  defp options!(form, options, specs) do
-    %{method: method, coefficients: coefficients, bidirectional: both_ways?} = options
+  # Whether any tensor can have the type; which one, depends on that of x.
+  defp element!(:seq_idx, type) when type not in [{:s, 32} | @numbers],
+    do: wrong!(:seq_idx, "have type s32", {:type, type})
+
+  defp element!(name, type) when type not in [{:s, 32} | @numbers],
+    do: wrong!(name, @numbers_expected, {:type, type})
+
+  defp element!(_name, _type), do: :ok
+
+  defp choices!(%{method: method, coefficients: coefficients}) do
     if method not in Options.methods(), do: wrong!(:method, "be one of #{names(Options.methods())}", method)
 
     if coefficients not in [:exact, :taylor],
       do: wrong!(:coefficients, "be one of :exact, :taylor", coefficients)
-
-    if form == :step do
-      if method == :poly and both_ways? == nil do
-        wrong!(:method, "be causal in a step (bidirectional: false says that the causal form is meant)", method)
-      end
-
-      if both_ways?, do: wrong!(:bidirectional, "be false in a step", true)
-      if options.reverse, do: wrong!(:reverse, "be false in a step", true)
-      if specs[:seq_idx], do: wrong!(:seq_idx, "be absent in a step", specs.seq_idx.shape)
-    end
   end
 
-  defp numbers!(%{method: method, coefficients: coefficients, dt_limit: limit}) do
-    if coefficients == :taylor and method not in Options.with_taylor() do
-      wrong!(:coefficients, "be :exact for method #{inspect(method)}, which has no truncated series", :taylor)
+  defp axes!(:scan, %{shape: {_, _, _} = shape}), do: Tuple.to_list(shape)
+  defp axes!(:step, %{shape: {_, _} = shape}), do: Tuple.to_list(shape)
+  defp axes!(:scan, x), do: wrong!(:x, "have shape {batch, seq, dim}", x.shape)
+  defp axes!(:step, x), do: wrong!(:x, "have shape {batch, dim}", x.shape)
+
+  defp causal!(%{method: method, bidirectional: both_ways?} = options, specs) do
+    if both_ways? == nil and Options.both_ways?(options) do
+      wrong!(:method, "be causal in a step (bidirectional: false says that the causal form is meant)", method)
     end
 
-    with {min, max} when min > max and is_number(min) and is_number(max) <- limit do
-      wrong!(:dt_limit, "be {min, max} with min not above max", limit)
-    end
-  end
-
-  defp types!(%{x: %{type: type}} = specs) do
-    if type not in [f: 32, bf: 16, f: 16, f: 64] do
-      wrong!(:x, "have type f32, bf16, f16 or f64", {:type, type})
-    end
-
-    own = if type == {:f, 64}, do: type, else: {:f, 32}
-
-    for name <- @order, spec = specs[name] do
-      expected = if name in @sequences, do: type, else: own
-
-      cond do
-        name == :seq_idx and spec.type != {:s, 32} ->
-          wrong!(name, "have type s32", {:type, spec.type})
-
-        name != :seq_idx and spec.type != expected ->
-          words = "have type #{Tensor.type_name(expected)} where x has type #{Tensor.type_name(type)}"
-          wrong!(name, words, {:type, spec.type})
-
-        true ->
-          :ok
-      end
-    end
+    if both_ways?, do: wrong!(:bidirectional, "be false in a step", true)
+    if options.reverse, do: wrong!(:reverse, "be false in a step", true)
+    if specs[:seq_idx], do: wrong!(:seq_idx, "be absent in a step", specs.seq_idx.shape)
   end
 
   # {state, components}
@@ -126,23 +110,50 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     wrong!(:a, "have shape {#{dim}, state}, or {#{dim}, state, 2} for complex", shape)
   end
 
-  defp shapes!(form, specs, [batch | _] = sequence, state, components) do
-    dim = List.last(sequence)
+  defp type!(:seq_idx, {:s, 32}, _of_x), do: :ok
+  defp type!(:seq_idx, type, _of_x), do: wrong!(:seq_idx, "have type s32", {:type, type})
 
-    for {name, expected} <- [
-          dt: sequence,
-          d: [dim],
-          z: sequence,
-          dt_bias: [dim],
-          initial_state: [batch, dim, state] ++ components,
-          seq_idx: List.delete_at(sequence, -1)
-        ],
-        spec = specs[name],
-        Tuple.to_list(spec.shape) != expected do
-      argument = if {form, name} == {:step, :initial_state}, do: :state, else: name
-      wrong!(argument, "have shape #{shape(expected)}", spec.shape)
+  defp type!(name, type, of_x) do
+    expected = if name in @sequences, do: of_x, else: of_states(of_x)
+
+    if type != expected do
+      words = "have type #{Tensor.type_name(expected)} where x has type #{Tensor.type_name(of_x)}"
+      wrong!(name, words, {:type, type})
     end
   end
+
+  defp of_states({:f, 64}), do: {:f, 64}
+  defp of_states(_narrower), do: {:f, 32}
+
+  defp shape!(name, shape, [batch | _] = sequence, state, components) do
+    dim = List.last(sequence)
+
+    expected =
+      case name do
+        name when name in [:dt, :z] -> sequence
+        name when name in [:d, :dt_bias] -> [dim]
+        name when name in [:initial_state, :state] -> [batch, dim, state] ++ components
+        :seq_idx -> List.delete_at(sequence, -1)
+        _ -> nil
+      end
+
+    if expected && Tuple.to_list(shape) != expected, do: wrong!(name, "have shape #{shape(expected)}", shape)
+  end
+
+  defp coefficients!(%{method: method, coefficients: :taylor}) do
+    if method not in Options.with_taylor() do
+      wrong!(:coefficients, "be :exact for method #{inspect(method)}, which has no truncated series", :taylor)
+    end
+  end
+
+  defp coefficients!(_exact), do: :ok
+
+  # An infinity is a minimum from below or a maximum from above.
+  defp limit!({min, max}) when is_number(min) and is_number(max) and min > max do
+    wrong!(:dt_limit, "be {min, max} with min not above max", {min * 1.0, max * 1.0})
+  end
+
+  defp limit!(_limit), do: :ok
 
   defp projection!(name, got, sequence, state, components) do
     lead = List.delete_at(sequence, -1)
@@ -165,6 +176,14 @@ defmodule ExPhil.Native.SelectiveScan.Check do
         got
       )
     end
+  end
+
+  # Sizes are computed in 64 bits where the scan runs.
+  defp fits_in_memory!(sequence, state) do
+    {[batch | seq], [dim]} = Enum.split(sequence, -1)
+    seq = List.first(seq, 1)
+
+    if batch * max(seq, state) * dim * 2 * 8 >= 2 ** 63, do: wrong!(:x, "fit in memory", {batch, seq, dim})
   end
 
   defp names(atoms), do: Enum.map_join(atoms, ", ", &inspect/1)

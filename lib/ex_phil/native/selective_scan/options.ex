@@ -90,17 +90,18 @@ defmodule ExPhil.Native.SelectiveScan.Options do
 
   defp value!(:dt_limit, nil), do: nil
 
-  defp value!(:dt_limit, limit) do
-    number? = &(is_number(&1) or &1 in [:infinity, :neg_infinity])
+  defp value!(:dt_limit, {min, max} = limit) do
+    if not (number?(min) and number?(max)), do: expected(:dt_limit, "{min, max}, two numbers", limit)
 
-    case limit do
-      {min, max} ->
-        if number?.(min) and number?.(max), do: limit, else: expected(:dt_limit, "{min, max}, two numbers", limit)
-
-      _ ->
-        expected(:dt_limit, "{min, max}, two numbers", limit)
+    # No step is within these.
+    if min == :infinity or max == :neg_infinity do
+      expected(:dt_limit, "{min, max} with min below :infinity and max above :neg_infinity", limit)
     end
+
+    limit
   end
+
+  defp value!(:dt_limit, other), do: expected(:dt_limit, "{min, max}, two numbers", other)
 
   defp value!(:backend, value), do: Backend.preference!(value)
 
@@ -142,6 +143,10 @@ defmodule ExPhil.Native.SelectiveScan.Options do
 
     Map.merge(options, Map.new(@tensors, &{&1, cast.(&1)}))
   end
+
+  # Integers go as far as those of the native library.
+  defp number?(value) when is_integer(value), do: value in -(2 ** 63)..(2 ** 63 - 1)
+  defp number?(value), do: is_float(value) or value in [:infinity, :neg_infinity]
 
   defp expected(name, what, value) do
     raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"

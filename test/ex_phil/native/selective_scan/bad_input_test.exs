@@ -139,12 +139,23 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
   end
 
   test "limits of dt" do
-    for limit <- [0.1, {0.1}, {"0", 1}, [0, 1], {0, nil}, {0, 1, 2}] do
+    for limit <- [0.1, {0.1}, {"0", 1}, [0, 1], {0, nil}, {0, 1, 2}, {1 <<< 2000, 0}, {0, 1 <<< 63}] do
       assert refused([], dt_limit: limit) ==
                "expected dt_limit to be {min, max}, two numbers, got: #{inspect(limit)}"
     end
 
-    assert refused([], dt_limit: {0, 1 <<< 2000}) =~ "expected dt_limit to be {min, max}, two numbers"
+    for limit <- [
+          {:infinity, :infinity},
+          {:neg_infinity, :neg_infinity},
+          {:infinity, :neg_infinity},
+          {:infinity, 1.0},
+          {0, :neg_infinity}
+        ],
+        call <- [&refused/2, &refused_backward/2, &refused_step/2] do
+      assert call.([], dt_limit: limit) ==
+               "expected dt_limit to be {min, max} with min below :infinity and max above :neg_infinity, " <>
+                 "got: #{inspect(limit)}"
+    end
 
     assert refused([], dt_limit: {1, 0}) ==
              "expected dt_limit to be {min, max} with min not above max, got: {1.0, 0.0}"
