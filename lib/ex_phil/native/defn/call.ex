@@ -12,12 +12,20 @@ if Code.ensure_loaded?(Nx) do
 
     @doc "`{y, final_state}`; `form` is `:scan` or `:step`."
     def forward(form, given, options) do
-      in_defn(Options.tensors!(given, options), &expression(form, &1, bare(options)))
+      tensors = Options.tensors!(given, options)
+      Check.run!(form, tensors, options)
+      Check.lengths!(tensors)
+      in_defn(tensors, &expression(form, &1, bare(options)))
     end
 
     @doc "The gradients by the names of the inputs, as PyTorch has them: complex ones are ∂L/∂Re + i ∂L/∂Im."
     def backward(dy, given, options) do
-      in_defn({Options.tensors!(given, options), Options.upstream!(dy, options)}, fn {tensors, upstream} ->
+      tensors = Options.tensors!(given, options)
+      upstream = Options.upstream!(dy, options)
+      Check.backward!(tensors, upstream, options)
+      Check.lengths!([{:boundary_states, options.boundary_states} | tensors ++ upstream])
+
+      in_defn({tensors, upstream}, fn {tensors, upstream} ->
         gradients(tensors, upstream, bare(options))
       end)
     end
@@ -40,7 +48,6 @@ if Code.ensure_loaded?(Nx) do
     defp to_nx(tensor), do: tensor
 
     defp expression(form, tensors, options) do
-      Check.run!(form, tensors, options)
       {scan, vectorized} = tensors |> as_frames(form) |> Vectors.fold()
       pairs = Map.new(scan, fn {name, tensor} -> {name, Pairs.from_complex(tensor)} end)
       {y, state} = run(pairs, %{options | bidirectional: both_ways?(options, form)})
@@ -119,16 +126,17 @@ if Code.ensure_loaded?(Nx) do
       end)
     end
 
+    # As pairs: either may be complex, with the numbers of the other in pairs.
     defp inner(_output, nil, _name), do: 0.0
 
     defp inner(output, gradient, name) do
-      if Nx.shape(gradient) != Nx.shape(output) do
+      if gradient.vectorized_axes -- output.vectorized_axes != [] do
         raise ArgumentError,
-              "expected #{name} to have shape #{inspect(Nx.shape(output))}, got: #{inspect(Nx.shape(gradient))}"
+              "expected #{name} to have no vectorized axes beside those of the inputs, " <>
+                "#{inspect(output.vectorized_axes)}, got: #{inspect(gradient.vectorized_axes)}"
       end
 
-      conjugate = if complex?(gradient), do: Nx.conjugate(gradient), else: gradient
-      output |> Nx.multiply(conjugate) |> Nx.real() |> Nx.sum()
+      output |> Pairs.from_complex() |> Nx.multiply(Pairs.from_complex(gradient)) |> Nx.sum()
     end
 
     defp expression?(%Nx.Tensor{data: %Nx.Defn.Expr{}}), do: true

@@ -49,14 +49,14 @@ defmodule ExPhil.Native.SelectiveScan.Call do
 
   @doc "The backward pass: the gradients by the names of the inputs."
   def backward(dy, given, options) do
-    tensors = Options.tensors!(given, options)
+    tensors = Options.tensors!(given, options) ++ Options.upstream!(dy, options)
     Check.real!(tensors)
 
     cond do
-      in_defn?(tensors) ->
+      in_defn?([{:boundary_states, options.boundary_states} | tensors]) ->
         in_nx(:backward, [dy, given, options])
 
-      ordinal = in_place(:device, [tensors ++ Options.upstream!(dy, options), options]) ->
+      ordinal = in_place(:device, [tensors, options]) ->
         case in_place(:backward, [ordinal, dy, given, options]) do
           {:ok, gradients} -> gradients
           {:error, reason} -> backward_now(dy, given, options |> out_of_place!(reason) |> Options.cast!())

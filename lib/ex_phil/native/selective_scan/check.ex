@@ -1,26 +1,27 @@
 defmodule ExPhil.Native.SelectiveScan.Check do
   @moduledoc false
   # Whether a call makes sense, from types and shapes alone. The native `Problem` decides; where the library is not
-  # loaded, the same rules in the same order stand here.
+  # loaded, the same rules in the same order stand here, and those of a backward pass for calls that do not reach it.
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.Options
+  alias ExPhil.Native.SelectiveScan.{Options, Scratch}
+  alias ExPhil.Native.Tensor.Numbers
 
-  @sequences [:x, :dt, :b, :c, :z]
+  @sequences [:x, :dt, :b, :c, :z, :dy]
   @order [:x, :dt, :a, :b, :c | Options.optional()]
   @numbers [f: 32, bf: 16, f: 16, f: 64]
   @numbers_expected "have type f32, bf16, f16 or f64"
 
   @doc "Raises `ArgumentError` where the call is wrong. `tensors` are those of the call by their names."
   def run!(form, tensors, options) do
-    specs = Map.new(tensors, fn {name, tensor} -> {name, spec(tensor)} end)
-
     case Nif.loaded() do
-      :ok -> native!(form, specs, options)
-      _ -> here!(form, specs, options)
+      :ok -> native!(form, specs(tensors), options)
+      _ -> here!(form, specs(tensors), options)
     end
   end
 
-  # Type and shape are what counts, so no numbers are fetched for it.
+  @doc "Tensors by their names, as the native library sees them; those of Nx without their numbers, which stay where they are."
+  def specs(tensors), do: Map.new(tensors, fn {name, tensor} -> {name, spec(tensor)} end)
+
   defp spec(%Tensor{} = tensor), do: tensor
 
   if Code.ensure_loaded?(Nx) do
@@ -31,6 +32,51 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     {given, optional} = Map.split(specs, [:x, :dt, :a, :b, :c])
     tensors = {given.x, given.dt, given.a, given.b, given.c}
     with {:error, reason} <- Nif.check(form, tensors, Map.merge(options, optional)), do: Error.raise!(reason)
+  end
+
+  @doc """
+  Raises where a backward pass is wrong: its `tensors`, what flows in (`upstream`), or the boundary states among the
+  options.
+  """
+  def backward!(tensors, upstream, options) do
+    run!(:scan, tensors, options)
+    %{x: x, a: a} = specs = specs(tensors)
+    upstream = for {name, tensor} <- upstream, do: {name, spec(tensor)}
+    for {name, spec} <- upstream, do: element!(name, spec.type)
+    shapes = [dy: x.shape, dfinal_state: Tuple.insert_at(a.shape, 0, elem(x.shape, 0))]
+    for {name, spec} <- upstream, do: as_expected!(name, spec, x.type, shapes[name])
+    if states = options.boundary_states, do: boundary_states!(spec(states), specs, options)
+    :ok
+  end
+
+  defp boundary_states!(states, specs, options) do
+    element!(:boundary_states, states.type)
+    shape = states |> chunks(specs, options) |> Scratch.boundary_shape(specs, options)
+    as_expected!(:boundary_states, states, specs.x.type, shape)
+  end
+
+  # How many frames make a chunk is for the native library to know. Without it, nobody can say that a number is wrong.
+  defp chunks(states, specs, options) do
+    case {Nif.loaded(), states.shape} do
+      {:ok, _shape} -> "Host" |> Scratch.of(specs, options) |> elem(2)
+      {_error, shape} when tuple_size(shape) > 2 -> elem(shape, 2)
+      {_error, _shape} -> :chunks
+    end
+  end
+
+  defp as_expected!(name, spec, of_x, shape) do
+    type!(name, spec.type, of_x)
+    if spec.shape != shape, do: wrong!(name, "have shape #{shape |> Tuple.to_list() |> shape()}", spec.shape)
+  end
+
+  @doc "Raises where a tensor has not the numbers that it stands for. Those of Nx have."
+  def lengths!(tensors) do
+    for {name, %Tensor{type: type, shape: shape, data: data}} <- tensors do
+      expected = Numbers.bytes(type) * Tuple.product(shape)
+      if byte_size(data) != expected, do: wrong!(name, "hold #{expected} bytes", {:bytes, byte_size(data)})
+    end
+
+    :ok
   end
 
   @doc """
@@ -187,10 +233,13 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   end
 
   defp names(atoms), do: Enum.map_join(atoms, ", ", &inspect/1)
-  defp shape(axes), do: axes |> List.to_tuple() |> inspect()
+  defp shape(axes), do: "{#{Enum.join(axes, ", ")}}"
 
   defp wrong!(name, expected, got) do
-    got = with {:type, type} <- got, do: Tensor.type_name(type), else: (other -> inspect(other))
-    raise ArgumentError, "expected #{name} to #{expected}, got: #{got}"
+    raise ArgumentError, "expected #{name} to #{expected}, got: #{words(got)}"
   end
+
+  defp words({:type, type}), do: Tensor.type_name(type)
+  defp words({:bytes, count}), do: "#{count} bytes"
+  defp words(other), do: inspect(other)
 end

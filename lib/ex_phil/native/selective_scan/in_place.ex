@@ -64,7 +64,7 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
     @doc "`{:ok, gradients}` by the names of the inputs, or the error of the native call."
     def backward(ordinal, dy, given, options) do
       named = Options.tensors!(given, options)
-      Check.run!(:scan, named, options)
+      Check.backward!(named, Options.upstream!(dy, options), options)
       gradients = for {name, tensor} <- named, name != :seq_idx, do: {name, fresh(tensor, tensor.shape)}
 
       addresses = for {name, tensor} <- gradients, do: {to_string(name), address(tensor)}
@@ -94,6 +94,7 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
       names = [:dfinal_state | Options.optional()]
       optional = for name <- names, tensor = Map.fetch!(options, name), do: {name, tensor}
       cast = Map.new(optional, fn {name, tensor} -> {name, over(tensor)} end)
+      # The device computes boundary states again.
       {tensors, options |> Map.merge(cast) |> Map.put(:boundary_states, nil), {given, optional}}
     end
 

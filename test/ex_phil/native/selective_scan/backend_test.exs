@@ -246,6 +246,17 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       IO.puts("nx: \#{scan.([backend: :nx])}")
       {:nx, reason} = SelectiveScan.backend_for(x, x, a, x, x)
       IO.puts("reason: \#{reason}")
+      for {name, dy, opts} <- [
+            {"gradient", Tensor.from_list([[[1.0]]], :f64), []},
+            {"states", x, [boundary_states: Tensor.zeros({2, 1, 5, 1, 1})]},
+            {"axes", x, [boundary_states: Tensor.zeros({1, 1})]}
+          ] do
+        try do
+          SelectiveScan.backward(dy, x, x, a, x, x, opts)
+        rescue
+          error in ArgumentError -> IO.puts("\#{name}: \#{Exception.message(error)}")
+        end
+      end
       x = Tensor.to_nx(x)
       a = Tensor.to_nx(a)
       sum = fn x -> Nx.sum(SelectiveScan.scan(x, x, a, x, x)) end
@@ -262,6 +273,9 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       # y is x times the sum of cubes so far.
       for name <- ~w(auto nx), do: assert(words =~ "#{name}: [[[1.0], [18.0], [108.0]]]")
       assert words =~ "reason: the native library is not loaded"
+      assert words =~ "gradient: expected dy to have type f32 where x has type f32, got: f64"
+      assert words =~ "states: expected boundary_states to have shape {1, 1, 5, 1, 1}, got: {2, 1, 5, 1, 1}"
+      assert words =~ "axes: expected boundary_states to have shape {1, 1, chunks, 1, 1}, got: {1, 1}"
       assert words =~ "defn: {127.0, [19.0, 69.0, 117.0]}"
       assert words =~ "forced: unavailable"
       assert length(String.split(words, "selective scan: nx in place of cpu")) == 2

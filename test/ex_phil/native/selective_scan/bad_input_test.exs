@@ -21,15 +21,50 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     assert_raise(ArgumentError, fn -> SelectiveScan.step(state, x, dt, inputs.a, b, c, opts) end).message
   end
 
+  # Everywhere in the same words.
   defp refused_backward(changes, opts \\ []) do
     inputs = random([])
     inputs = Map.merge(Map.put(inputs, :dy, inputs.z), Map.new(changes))
+    message = assert_raise(ArgumentError, fn -> backward(inputs, opts) end).message
+    refused_by_nx(inputs, opts, message)
+    message
+  end
 
-    call = fn ->
-      SelectiveScan.backward(inputs.dy, inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts)
+  defp backward(inputs, opts) do
+    SelectiveScan.backward(inputs.dy, inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts)
+  end
+
+  if Code.ensure_loaded?(Nx) do
+    # On the backend, and in a defn: with all tensors as its arguments, and with one of what flows in.
+    defp refused_by_nx(inputs, opts, message) do
+      if Keyword.keyword?(opts) do
+        assert {:nx, refused_in(fn -> backward(inputs, Keyword.put_new(opts, :backend, :nx)) end)} ==
+                 {:nx, message}
+      end
+
+      arguments =
+        for {name, %Tensor{} = tensor} <- inputs, whole?(tensor), into: %{}, do: {name, Tensor.to_nx(tensor)}
+
+      for names <- [Map.keys(arguments), [:dy]], given = Map.take(arguments, names), given != %{} do
+        in_defn = fn -> Nx.Defn.jit(fn given -> backward(Map.merge(inputs, given), opts) end).(given) end
+        assert {names, refused_in(in_defn)} == {names, message}
+      end
+
+      with dfinal_state when dfinal_state != nil <- Keyword.keyword?(opts) && opts[:dfinal_state],
+           true <- is_struct(dfinal_state) and whole?(dfinal_state) do
+        in_defn = fn -> Nx.Defn.jit(&backward(inputs, Keyword.put(opts, :dfinal_state, &1))) end
+        given = Tensor.to_nx(dfinal_state)
+        assert {:dfinal_state, refused_in(fn -> in_defn.().(given) end)} == {:dfinal_state, message}
+      end
     end
 
-    assert_raise(ArgumentError, call).message
+    defp refused_in(call), do: assert_raise(ArgumentError, call).message
+
+    # Others cannot become tensors of Nx.
+    defp whole?(tensor),
+      do: byte_size(tensor.data) == Tensor.Numbers.bytes(tensor.type) * Tuple.product(tensor.shape)
+  else
+    defp refused_by_nx(_inputs, _opts, _message), do: :ok
   end
 
   test "what is no tensor" do
