@@ -19,6 +19,20 @@ if Code.ensure_loaded?(Nx.Pointer) do
 
     defp far(%Tensor{} = tensor), do: %{Tensor.to_nx(tensor) | data: %FarBackend{}}
 
+    test "the backend is told without them, for a scan and for a step" do
+      inputs = random([])
+      frames = Map.new([:x, :dt, :b, :c], &{&1, frame(inputs[&1], 0)})
+
+      for inputs <- [inputs, Map.merge(inputs, frames)], opts <- [[], [backend: :cpu], [backend: :nx]] do
+        told =
+          for tensors <- [inputs, Map.new(inputs, fn {name, tensor} -> {name, far(tensor)} end)] do
+            SelectiveScan.backend_for(tensors.x, tensors.dt, tensors.a, tensors.b, tensors.c, opts)
+          end
+
+        assert [same, same] = told
+      end
+    end
+
     test "boundary states of another call are refused, though a device has no use for any" do
       %{x: x, dt: dt, a: a, b: b, c: c, z: dy} = Map.new(random([]), fn {name, tensor} -> {name, far(tensor)} end)
 
@@ -128,6 +142,18 @@ if Code.ensure_loaded?(Nx.Pointer) do
         assert %Nx.Tensor{data: %Nx.BinaryBackend{}} = got = apply(SelectiveScan, :scan, args(tensors) ++ [opts])
         assert distance(Tensor.from_nx(got), apply(SelectiveScan, :scan, args(inputs))) < 1.0e-6
       end
+    end
+
+    test "the backend is the device that the tensors lie on" do
+      inputs = random([])
+      there = Map.new(inputs, fn {name, tensor} -> {name, on_device(tensor)} end)
+
+      for opts <- [[], [backend: :cuda], [backend: {:cuda, 0}]] do
+        assert apply(SelectiveScan, :backend_for, args(there) ++ [opts]) ==
+                 {{:cuda, 0}, "the tensors lie in the memory of CUDA device 0"}
+      end
+
+      assert {:cpu, "asked for by " <> _} = apply(SelectiveScan, :backend_for, args(there) ++ [[backend: :cpu]])
     end
 
     test "an address that is none of the device's is not followed" do

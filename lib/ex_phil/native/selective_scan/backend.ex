@@ -48,17 +48,24 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   end
 
   @doc """
-  The backend of a `pass`, `:forward` or `:backward`, over `x` and `a`, and whether another may take its place if it fails. Raises where a backend
-  was asked for that cannot run.
+  The backend of a `pass`, `:forward` or `:backward`, over `x` and `a`, and whether another may take its place if it
+  fails. Raises where a backend was asked for that cannot run.
   """
   @spec choose(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, :forced | :chosen}
   def choose(pass, options, x, a) do
+    {backend, how, instead} = decide(pass, options, x, a)
+    with {of, reason} <- instead, do: Fallback.announce(of, backend, reason)
+    {backend, how}
+  end
+
+  # The third says which backend it is instead of, and why, where that is no ordinary choice.
+  defp decide(pass, options, x, a) do
     case asked_for(options) do
-      :cpu -> {cpu!(), :forced}
-      :auto -> {automatic(pass, options, x, a), :chosen}
-      :cuda -> {{:cuda, first_device!()}, :forced}
-      {:cuda, ordinal} -> {{:cuda, device!(ordinal)}, :forced}
-      :nx -> {nx!(), :forced}
+      :cpu -> {cpu!(), :forced, nil}
+      :auto -> automatic(pass, options, x, a)
+      :cuda -> {{:cuda, first_device!()}, :forced, nil}
+      {:cuda, ordinal} -> {{:cuda, device!(ordinal)}, :forced, nil}
+      :nx -> {nx!(), :forced, nil}
     end
   end
 
@@ -96,20 +103,20 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   @spec asked_for(struct) :: preference
   def asked_for(options), do: options.backend || from_environment() || :auto
 
-  @doc "The same choice, with its reason in words."
+  @doc "The same choice, with its reason in words. Nothing runs, so that nothing is announced."
   @spec explain(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, String.t()}
   def explain(pass, %{backend: option} = options, x, a) do
-    case choose(pass, options, x, a) do
-      {backend, :forced} when option != nil -> {backend, "asked for by backend: #{inspect(option)}"}
-      {backend, :forced} -> {backend, "asked for by #{@variable}=#{System.get_env(@variable)}"}
-      {backend, :chosen} -> {backend, why(pass, options, x, a)}
+    case decide(pass, options, x, a) do
+      {backend, :forced, _} when option != nil -> {backend, "asked for by backend: #{inspect(option)}"}
+      {backend, :forced, _} -> {backend, "asked for by #{@variable}=#{System.get_env(@variable)}"}
+      {backend, :chosen, _} -> {backend, why(pass, options, x, a)}
     end
   end
 
   defp automatic(pass, options, x, a) do
     case Nif.loaded() do
       :ok -> cpu_or_cuda(pass, options, x, a)
-      {:error, {_kind, words} = reason} -> if nx?(), do: in_place_of_native(words), else: Error.raise!(reason)
+      {:error, {_kind, words} = reason} -> if nx?(), do: {:nx, :chosen, {:cpu, words}}, else: Error.raise!(reason)
     end
   end
 
@@ -135,15 +142,14 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     case Devices.all() do
       {:ok, [device | _]} ->
         cpu = Cost.cpu(Cost.work(pass, x, a, options))
-        if Cost.cuda(pass, x) < cpu, do: {:cuda, device.ordinal}, else: :cpu
+        {if(Cost.cuda(pass, x) < cpu, do: {:cuda, device.ordinal}, else: :cpu), :chosen, nil}
 
       # No driver is the ordinary state of most machines, one that does not work is not.
       {:error, {:failed, reason}} ->
-        Fallback.announce(:cuda, :cpu, reason)
-        :cpu
+        {:cpu, :chosen, {:cuda, reason}}
 
       _none ->
-        :cpu
+        {:cpu, :chosen, nil}
     end
   end
 

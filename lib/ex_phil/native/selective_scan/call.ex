@@ -88,9 +88,24 @@ defmodule ExPhil.Native.SelectiveScan.Call do
 
   @doc "Which backend a forward pass takes, and why."
   def backend(given, options) do
-    Check.real!(Options.tensors!(given, options))
-    {x, _dt, a, _b, _c} = cast!(given)
-    Backend.explain(:forward, options, x, a)
+    tensors = Options.tensors!(given, options)
+    eager!(tensors)
+    Check.real!(tensors)
+    %{x: x, a: a} = Check.specs(tensors)
+    Check.run!(if(match?({_batch, _dim}, x.shape), do: :step, else: :scan), tensors, options)
+
+    case in_place(:device, [tensors, options]) do
+      nil -> Backend.explain(:forward, options, x, a)
+      ordinal -> {{:cuda, ordinal}, "the tensors lie in the memory of CUDA device #{ordinal}"}
+    end
+  end
+
+  # An expression runs where its compiler has it run, and vectorized tensors are first brought into one scan.
+  defp eager!(tensors) do
+    for {name, tensor} <- tensors, in_defn?([{name, tensor}]) do
+      raise ArgumentError,
+            "expected #{name} to be a tensor outside of defn and without vectorized axes, got: #{inspect(tensor)}"
+    end
   end
 
   # Not known to the compiler where Nx is not among the dependencies.

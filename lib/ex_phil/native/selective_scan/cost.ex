@@ -52,11 +52,12 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
   def cpu(work), do: div(work, @work_per_us_and_core * System.schedulers_online())
 
   @doc "The time of a pass on a GPU in microseconds, from and to the memory of the host: what is as long as x travels."
-  def cuda(pass, %Tensor{data: x}) when is_binary(x) do
-    @cuda_launch_us + div(sequences(pass) * byte_size(x), @transferred_bytes_per_us)
+  def cuda(pass, %Tensor{type: type, shape: x}) do
+    @cuda_launch_us + div(sequences(pass) * frames(x) * bytes(type), @transferred_bytes_per_us)
   end
 
-  def cuda(_pass, _x), do: @cuda_launch_us
+  defp bytes({_class, bits}) when is_integer(bits), do: div(bits, 8)
+  defp bytes(_), do: 0
 
   # x, dt and y; x, dt and dy and the gradients of the first two.
   defp sequences(:forward), do: 3

@@ -313,6 +313,14 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
+      test "the question which backend an expression or vectorized tensors take" do
+        inputs = inputs()
+        ask = fn x -> SelectiveScan.backend_for(x, inputs.dt, inputs.a, inputs.b, inputs.c) end
+        words = ~r/^expected x to be a tensor outside of defn and without vectorized axes, got: /
+        assert_raise ArgumentError, words, fn -> Nx.Defn.jit(fn x -> elem({x, ask.(x)}, 0) end).(inputs.x) end
+        assert_raise ArgumentError, words, fn -> ask.(Nx.vectorize(Nx.stack([inputs.x, inputs.x]), :game)) end
+      end
+
       test "complex where it should be real" do
         inputs = inputs()
         complex = Nx.complex(inputs.z, inputs.z)

@@ -20,8 +20,8 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
   import ExPhil.Native.Scans
   import ExUnit.CaptureLog
-  alias ExPhil.Native.{Error, SelectiveScan}
-  alias ExPhil.Native.SelectiveScan.{Devices, Fallback}
+  alias ExPhil.Native.{Error, SelectiveScan, Tensor}
+  alias ExPhil.Native.SelectiveScan.{Cost, Devices, Fallback}
 
   @variable "EXPHIL_SCAN_BACKEND"
 
@@ -107,6 +107,30 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   end
 
   def pass_on(_event, measurements, metadata, test), do: send(test, {:fell_back, measurements, metadata})
+
+  test "what a device costs follows from type and shape" do
+    x = Tensor.zeros({4, 1000, 512}, :bf16)
+    assert Cost.cuda(:forward, x) == 55 + div(3 * byte_size(x.data), 40_000)
+    assert Cost.cuda(:backward, %{x | data: <<>>}) == Cost.cuda(:backward, x)
+  end
+
+  test "a device that does not work is announced by a call, not by a question", %{inputs: inputs} do
+    found = Devices.all()
+    :persistent_term.put({Devices, :all}, {:error, {:failed, "the driver does not start"}})
+    :persistent_term.erase({Fallback, :warned})
+    event = [:exphil_native, :selective_scan, :fallback]
+    :telemetry.attach("question", event, &__MODULE__.pass_on/4, self())
+
+    on_exit(fn ->
+      :telemetry.detach("question")
+      :persistent_term.put({Devices, :all}, found)
+    end)
+
+    assert with_log(fn -> call(inputs, :backend_for, []) end) == {{:cpu, "the driver does not start"}, ""}
+    refute_received {:fell_back, _, _}
+    assert capture_log(fn -> call(inputs, :scan, []) end) =~ "the driver does not start"
+    assert_received {:fell_back, _, %{from: :cuda, to: :cpu, reason: "the driver does not start"}}
+  end
 
   describe "a device that fails" do
     setup do

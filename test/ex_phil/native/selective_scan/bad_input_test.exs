@@ -224,6 +224,26 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
              "expected initial_state to have shape {2, 6, 4, 2}"
   end
 
+  test "the question which backend it takes" do
+    inputs = random([])
+
+    for {changes, opts, words} <- [
+          {[a: Tensor.zeros({7, 1})], [method: :zho], "expected method to be one of :zoh, "},
+          {[a: Tensor.zeros({7, 1})], [], "expected a to have shape {6, state}"},
+          {[b: Tensor.zeros({9, 9, 9})], [], "expected b to have shape {2, 7, 4}"},
+          {[c: nil], [], "expected c to be an ExPhil.Native.Tensor or an Nx.Tensor, got: nil"},
+          {[], [z: Tensor.zeros({1})], "expected z to have shape {2, 7, 6}"},
+          {[x: frame(inputs.x, 0)], [], "expected dt to have shape {2, 6}, got: {2, 7, 6}"},
+          {[x: Tensor.zeros({3})], [], "expected x to have shape {batch, seq, dim}, got: {3}"}
+        ],
+        backend <- [:cpu, :auto] do
+      inputs = Map.merge(inputs, Map.new(changes))
+      opts = [{:backend, backend} | opts]
+      call = fn -> SelectiveScan.backend_for(inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts) end
+      assert assert_raise(ArgumentError, call).message =~ words
+    end
+  end
+
   test "backward: all that a scan refuses" do
     for value <- [nil, 1.0, [1.0], :x], name <- [:x, :dt, :a, :b, :c, :dy] do
       assert refused_backward([{name, value}]) =~ "expected #{name} to be an ExPhil.Native.Tensor or an Nx.Tensor"
