@@ -58,7 +58,8 @@ defmodule ExPhil.Native.SelectiveScan do
       Default `false`. Error: no boolean.
 
     * `:dt_limit` - `{min, max}`, numbers, `:infinity` or `:neg_infinity`, that `dt` is then brought between, as in
-      Mamba-2. Where the limit holds, no gradient passes. Default: none. Error: anything else, or `min` above `max`.
+      Mamba-2. Where the limit holds, no gradient passes. Default: none. Error: anything else, `min` above `max`, a `min`
+      of `:infinity` or a `max` of `:neg_infinity`.
 
     * `:initial_state` - the state before the first frame, `{batch, dim, state}`, `{batch, dim, state, 2}` where `a` is
       complex, type of `a`. Default: zero. Error: another shape or type; given to a step, whose state is an argument.
@@ -396,9 +397,12 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
-  Which backend a scan of these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`. Nothing is
-  computed. The backward pass, which is longer, is worth a transfer sooner.
-  Raises where the backend that was asked for cannot run.
+  Which backend a scan of these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`; a step, where `x` is
+  `{batch, dim}`. Nothing is computed, and no numbers are fetched. The backward pass, which is longer, is worth a transfer
+  sooner.
+
+  Raises where the call is wrong, where a tensor is an expression in `defn` or vectorized, and where the backend that was
+  asked for cannot run.
 
   ## Examples
 
@@ -406,6 +410,13 @@ defmodule ExPhil.Native.SelectiveScan do
       iex> x = dt = b = c = Tensor.zeros({1, 3, 1})
       iex> SelectiveScan.backend_for(x, dt, Tensor.zeros({1, 1}), b, c, backend: :cpu)
       {:cpu, "asked for by backend: :cpu"}
+
+  ## Error cases
+
+      iex> alias ExPhil.Native.{SelectiveScan, Tensor}
+      iex> x = dt = b = c = Tensor.zeros({1, 3, 1})
+      iex> SelectiveScan.backend_for(x, dt, Tensor.zeros({7, 1}), b, c)
+      ** (ArgumentError) expected a to have shape {1, state}, or {1, state, 2} for complex, got: {7, 1}
   """
   @doc type: :machine
   @spec backend_for(tensor, tensor, tensor, tensor, tensor, keyword) :: {backend, String.t()}

@@ -17,7 +17,7 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   """
   use Mix.Task
 
-  alias ExPhil.Native.SelectiveScan.Timing
+  alias ExPhil.Native.SelectiveScan.{Options, Timing}
   alias ExPhil.Native.{SelectiveScan, Tensor}
 
   @switches [
@@ -30,7 +30,6 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
     profile_scan: :boolean
   ]
   @sizes [batch: 8, dim: 512, seqlen: 1024, dstate: 16, n_trials: 100]
-  @methods [:zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4]
 
   @impl true
   def run(args) do
@@ -41,7 +40,8 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
     end
 
     for {name, value} <- flags, is_integer(value) and value < 1 do
-      Mix.raise("expected --#{name} to be a positive integer, got: #{value}")
+      flag = name |> to_string() |> String.replace("_", "-")
+      Mix.raise("expected --#{flag} to be a positive integer, got: #{value}")
     end
 
     Mix.Task.run("app.start")
@@ -70,7 +70,7 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   defp methods(%{x: x, dt: dt, a: a, b: b, c: c}) do
     {batch, seq, _dim} = x.shape
 
-    for method <- @methods do
+    for method <- Options.methods() do
       {"#{method}", batch * seq, &SelectiveScan.scan(x, dt, a, b, c, method: method, backend: &1)}
     end
   end

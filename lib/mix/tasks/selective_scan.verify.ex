@@ -24,7 +24,7 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
   use Mix.Task
 
   alias ExPhil.Native.SelectiveScan
-  alias ExPhil.Native.SelectiveScan.Verify
+  alias ExPhil.Native.SelectiveScan.{Options, Verify}
 
   @requirements ["app.start"]
 
@@ -107,7 +107,7 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
     heading("Where :taylor leaves :exact on #{name(backend)}")
     IO.puts([String.pad_trailing("", 10), for(word <- ["Δ", "parts at |z|", "sign at |z|"], do: cell(word, 14))])
 
-    for method <- Verify.with_taylor(), delta <- @deltas do
+    for method <- Options.with_taylor(), delta <- @deltas do
       {parts, changes_sign} = Verify.departure(method, delta, backend)
       cells = for value <- [delta, parts, changes_sign], do: cell(if(value, do: short(value), else: "never"), 14)
       IO.puts([String.pad_trailing(to_string(method), 10), cells])

@@ -1,4 +1,54 @@
 if Code.ensure_loaded?(Nx.Pointer) do
+  defmodule ExPhil.Native.FarBackend do
+    # Tensors without numbers, at an address that is none.
+    defstruct []
+
+    def to_pointer(_tensor, mode: :local), do: %Nx.Pointer{kind: :local, address: 4096, data_size: 4}
+    def to_binary(_tensor, _limit), do: raise("fetched")
+    def negate(out, _tensor), do: %{out | data: %__MODULE__{}}
+    def broadcast(out, _tensor, _shape, _axes), do: %{out | data: %__MODULE__{}}
+  end
+
+  defmodule ExPhil.Native.FarAwayTest do
+    # What is decided from types and shapes of tensors whose numbers are not to be fetched.
+    use ExUnit.Case, async: true
+
+    import ExPhil.Native.Scans
+    alias ExPhil.Native.{FarBackend, SelectiveScan, Tensor}
+    alias ExPhil.Native.SelectiveScan.{InPlace, Options}
+
+    defp far(%Tensor{} = tensor), do: %{Tensor.to_nx(tensor) | data: %FarBackend{}}
+
+    test "the backend is told without them, for a scan and for a step" do
+      inputs = random([])
+      frames = Map.new([:x, :dt, :b, :c], &{&1, frame(inputs[&1], 0)})
+
+      for inputs <- [inputs, Map.merge(inputs, frames)], opts <- [[], [backend: :cpu], [backend: :nx]] do
+        told =
+          for tensors <- [inputs, Map.new(inputs, fn {name, tensor} -> {name, far(tensor)} end)] do
+            SelectiveScan.backend_for(tensors.x, tensors.dt, tensors.a, tensors.b, tensors.c, opts)
+          end
+
+        assert [same, same] = told
+      end
+    end
+
+    test "boundary states of another call are refused, though a device has no use for any" do
+      %{x: x, dt: dt, a: a, b: b, c: c, z: dy} = Map.new(random([]), fn {name, tensor} -> {name, far(tensor)} end)
+
+      for {states, words} <- [
+            {Tensor.zeros({2, 2, 1, 6, 4}), "to have shape {1, 2, 1, 6, 4}, got: {2, 2, 1, 6, 4}"},
+            {far(Tensor.zeros({1, 2, 1, 6, 4}, :f64)), "to have type f32 where x has type f32, got: f64"}
+          ] do
+        options = Options.read!([boundary_states: states], :backward)
+
+        assert_raise ArgumentError, "expected boundary_states " <> words, fn ->
+          InPlace.backward(0, dy, {x, dt, a, b, c}, options)
+        end
+      end
+    end
+  end
+
   defmodule ExPhil.Native.InPlaceTest do
     # Nx tensors in the memory of a CUDA device are scanned where they lie. EXLA's and Torchx's backends cannot be had
     # everywhere, so one of the tests' own stands in for them; theirs differ in who allocates and in which stream writes.
@@ -92,6 +142,18 @@ if Code.ensure_loaded?(Nx.Pointer) do
         assert %Nx.Tensor{data: %Nx.BinaryBackend{}} = got = apply(SelectiveScan, :scan, args(tensors) ++ [opts])
         assert distance(Tensor.from_nx(got), apply(SelectiveScan, :scan, args(inputs))) < 1.0e-6
       end
+    end
+
+    test "the backend is the device that the tensors lie on" do
+      inputs = random([])
+      there = Map.new(inputs, fn {name, tensor} -> {name, on_device(tensor)} end)
+
+      for opts <- [[], [backend: :cuda], [backend: {:cuda, 0}]] do
+        assert apply(SelectiveScan, :backend_for, args(there) ++ [opts]) ==
+                 {{:cuda, 0}, "the tensors lie in the memory of CUDA device 0"}
+      end
+
+      assert {:cpu, "asked for by " <> _} = apply(SelectiveScan, :backend_for, args(there) ++ [[backend: :cpu]])
     end
 
     test "an address that is none of the device's is not followed" do

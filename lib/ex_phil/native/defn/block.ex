@@ -11,6 +11,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     import Nx.Defn.Kernel, only: [custom_grad: 3]
     alias ExPhil.Native.Defn.CustomCall
     alias ExPhil.Native.SelectiveScan
+    alias ExPhil.Native.SelectiveScan.Options
 
     defmodule Forward do
       @moduledoc false
@@ -26,8 +27,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
       defstruct [:inputs, :upstream, :options, shapes: [], extras: []]
     end
 
-    @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
-    @inputs [:x, :dt, :a, :b, :c | @optional]
+    @inputs [:x, :dt, :a, :b, :c | Options.optional()]
 
     @doc """
     `{y, final_state}` of a scan. `tensors` are expressions by their names, complex numbers as pairs; `options` those of

@@ -3,46 +3,44 @@ if Code.ensure_loaded?(Nx) do
     @moduledoc false
     # A call with Nx tensors that are expressions or vectorized, or that is to run in Nx: checked by types and shapes,
     # brought into the form of a scan over real numbers, run as a native block or as a scan in Nx, and brought back.
-    alias ExPhil.Native.Defn.{Check, Operation, Pairs, Vectors}
-    alias ExPhil.Native.SelectiveScan.Backend
+    alias ExPhil.Native.Defn.{Operation, Pairs, Vectors}
+    alias ExPhil.Native.SelectiveScan.{Backend, Check, Options}
     alias ExPhil.Native.Tensor
 
-    @names [:x, :dt, :a, :b, :c]
-    @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
-
-    @doc "Whether a call with these tensors can only be expressed, or has axes that only Nx knows."
-    def here?(given, options) do
-      given |> named(options) |> Map.values() |> Enum.any?(&(expression?(&1) or vectorized?(&1)))
-    end
+    @doc "Whether a call with these tensors, by name, can only be expressed, or has axes that only Nx knows."
+    def here?(tensors), do: Enum.any?(tensors, fn {_, tensor} -> expression?(tensor) or vectorized?(tensor) end)
 
     @doc "`{y, final_state}`; `form` is `:scan` or `:step`."
     def forward(form, given, options) do
-      in_defn(named(given, options), &expression(form, &1, bare(options)))
+      tensors = Options.tensors!(given, options)
+      Check.run!(form, tensors, options)
+      Check.lengths!(tensors)
+      in_defn(tensors, &expression(form, &1, bare(options)))
     end
 
     @doc "The gradients by the names of the inputs, as PyTorch has them: complex ones are ∂L/∂Re + i ∂L/∂Im."
     def backward(dy, given, options) do
-      upstream = for {name, tensor} <- [dy: dy, dfinal_state: options.dfinal_state], tensor, do: {name, tensor}
+      tensors = Options.tensors!(given, options)
+      upstream = Options.upstream!(dy, options)
+      Check.backward!(tensors, upstream, options)
+      Check.lengths!([{:boundary_states, options.boundary_states} | tensors ++ upstream])
 
-      in_defn({named(given, options), Map.new(upstream)}, fn {tensors, upstream} ->
+      in_defn({tensors, upstream}, fn {tensors, upstream} ->
         gradients(tensors, upstream, bare(options))
       end)
     end
 
-    defp named(given, options) do
-      given = Enum.zip(@names, Tuple.to_list(given))
-      optional = for name <- @optional, tensor = Map.fetch!(options, name), do: {name, tensor}
-      Map.new(given ++ optional)
+    # The tensors are arguments of the expression.
+    defp bare(options) do
+      Map.merge(options, Map.new(Options.optional() ++ [:dfinal_state, :boundary_states], &{&1, nil}))
     end
-
-    defp bare(options), do: Map.merge(options, Map.new(@optional ++ [:dfinal_state, :boundary_states], &{&1, nil}))
 
     defp in_defn(tensors, fun) do
       traced = fn tensors -> tensors |> each(&Nx.Defn.Expr.tensor/1) |> fun.() end
       Nx.Defn.jit_apply(traced, [each(tensors, &to_nx/1)], on_conflict: :reuse)
     end
 
-    # Of a map of tensors, or of two.
+    # Of tensors by their names, or of two such collections.
     defp each({tensors, upstream}, fun), do: {each(tensors, fun), each(upstream, fun)}
     defp each(tensors, fun), do: Map.new(tensors, fn {name, tensor} -> {name, fun.(tensor)} end)
 
@@ -50,7 +48,6 @@ if Code.ensure_loaded?(Nx) do
     defp to_nx(tensor), do: tensor
 
     defp expression(form, tensors, options) do
-      check!(form, tensors, options)
       {scan, vectorized} = tensors |> as_frames(form) |> Vectors.fold()
       pairs = Map.new(scan, fn {name, tensor} -> {name, Pairs.from_complex(tensor)} end)
       {y, state} = run(pairs, %{options | bidirectional: both_ways?(options, form)})
@@ -87,8 +84,7 @@ if Code.ensure_loaded?(Nx) do
     defp as_given(y, :step), do: Nx.squeeze(y, axes: [1])
 
     defp both_ways?(_options, :step), do: false
-    defp both_ways?(%{bidirectional: nil, method: method}, :scan), do: method == :poly
-    defp both_ways?(%{bidirectional: both_ways?}, :scan), do: both_ways?
+    defp both_ways?(options, :scan), do: Options.both_ways?(options)
 
     # Not known to the compiler where Nx cannot call out of an expression.
     @block ExPhil.Native.Defn.Block
@@ -130,28 +126,17 @@ if Code.ensure_loaded?(Nx) do
       end)
     end
 
+    # As pairs: either may be complex, with the numbers of the other in pairs.
     defp inner(_output, nil, _name), do: 0.0
 
     defp inner(output, gradient, name) do
-      if Nx.shape(gradient) != Nx.shape(output) do
+      if gradient.vectorized_axes -- output.vectorized_axes != [] do
         raise ArgumentError,
-              "expected #{name} to have shape #{inspect(Nx.shape(output))}, got: #{inspect(Nx.shape(gradient))}"
+              "expected #{name} to have no vectorized axes beside those of the inputs, " <>
+                "#{inspect(output.vectorized_axes)}, got: #{inspect(gradient.vectorized_axes)}"
       end
 
-      conjugate = if complex?(gradient), do: Nx.conjugate(gradient), else: gradient
-      output |> Nx.multiply(conjugate) |> Nx.real() |> Nx.sum()
-    end
-
-    # Of complex tensors beside a real `a` the native check would only see that a trailing 2 is too much, or not even.
-    defp check!(form, tensors, options) do
-      if Nx.rank(tensors.a) == 2 and not complex?(tensors.a) do
-        for name <- [:b, :c], complex?(tensors[name]) do
-          {:c, bits} = Nx.type(tensors[name])
-          raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"
-        end
-      end
-
-      Check.run!(form, Map.new(tensors, fn {name, tensor} -> {name, Tensor.of_nx(tensor, <<>>)} end), options)
+      output |> Pairs.from_complex() |> Nx.multiply(Pairs.from_complex(gradient)) |> Nx.sum()
     end
 
     defp expression?(%Nx.Tensor{data: %Nx.Defn.Expr{}}), do: true

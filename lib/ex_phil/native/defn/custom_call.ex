@@ -5,25 +5,32 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     # and which memory a call needs beside its tensors. That memory is results of the block, so it must be known when
     # the block is traced, before it is known on which platform it will run.
     alias ExPhil.Native.Defn.Block.{Backward, Forward}
-    alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
+    alias ExPhil.Native.SelectiveScan
+    alias ExPhil.Native.SelectiveScan.{Backend, Check, Scratch}
 
     @doc "The call of a block, or `:skip` where there is no handler for it."
     def lower(block, platform) do
-      if fits?(block.options.backend, platform) and here?(platform), do: call(block), else: :skip
+      if fits?(block.options, platform) and here?(platform), do: call(block), else: :skip
     end
 
     @doc "The target and the attributes of a block, in MLIR's words."
     def call(block) do
       names = [operands: block.inputs ++ upstream(block), results: Enum.map(results(block), &elem(&1, 0))]
       attributes = for {name, value} <- names ++ [shapes: shapes(block)], do: {name, Enum.join(value, " ")}
-      {target(block), for({name, value} <- attributes ++ attributes(block.options), do: {"#{name}", mlir(value)})}
+
+      {target(block),
+       for({name, value} <- attributes ++ Scratch.attributes(block.options), do: {"#{name}", mlir(value)})}
     end
 
-    @doc "Whether a call on a platform is what a backend asks for: one that was asked for is the only one that runs."
-    def fits?(backend, platform) when backend in [nil, :auto], do: platform in [:host, :cuda]
-    def fits?(:cpu, platform), do: platform == :host
-    def fits?(:cuda, platform), do: platform == :cuda
-    def fits?(_other, _platform), do: false
+    @doc "Whether a call on a platform is what its options or the environment ask for: that is the only one that runs."
+    def fits?(options, platform), do: platform in platforms(Backend.asked_for(options))
+
+    # On which device of several XLA will run a call is not known when it is compiled.
+    defp platforms(:auto), do: [:host, :cuda]
+    defp platforms(:cpu), do: [:host]
+    defp platforms(:cuda), do: [:cuda]
+    defp platforms({:cuda, _ordinal}), do: []
+    defp platforms(:nx), do: []
 
     defp here?(platform) do
       SelectiveScan.xla_register() == :registered and (platform == :host or SelectiveScan.cuda_available?())
@@ -52,42 +59,21 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
 
     defp scratch(tensors, options) do
       platform = if SelectiveScan.cuda_available?(), do: "CUDA", else: "Host"
-      {:ok, {forward, backward, chunks}} = Nif.xla_scratch(platform, words(tensors, options))
-      {kept(tensors, options, chunks) ++ workspace(forward), workspace(backward)}
+      specs = Check.specs(tensors)
+      {forward, backward, chunks} = Scratch.of(platform, specs, options)
+      {kept(specs, options, chunks) ++ workspace(forward), workspace(backward)}
     end
 
-    defp kept(_tensors, _options, 0), do: []
+    defp kept(_specs, _options, 0), do: []
 
-    defp kept(%{x: x, a: a}, options, chunks) do
-      directions = if options.bidirectional, do: 2, else: 1
-      shape = [directions, Nx.axis_size(x, 0), chunks | Tuple.to_list(Nx.shape(a))]
-      [{:boundary_states, List.to_tuple(shape), Nx.type(a)}]
-    end
+    defp kept(specs, options, chunks),
+      do: [{:boundary_states, Scratch.boundary_shape(chunks, specs, options), specs.a.type}]
 
     defp workspace(0), do: []
     defp workspace(bytes), do: [{:workspace, {bytes}, {:u, 8}}]
 
-    # `x=f32[2,60,512] dt=f32[2,60,512] … method=foh reverse=1`
-    defp words(tensors, options) do
-      inputs = for {name, tensor} <- tensors, do: "#{name}=#{Tensor.type_name(Nx.type(tensor))}#{axes(tensor)}"
-      Enum.join(inputs ++ for({name, value} <- attributes(options), do: "#{name}=#{word(value)}"), " ")
-    end
-
-    defp axes(tensor), do: "[#{tensor |> Nx.shape() |> Tuple.to_list() |> Enum.join(",")}]"
-
-    defp attributes(options) do
-      [min, max] = if options.dt_limit, do: Tuple.to_list(options.dt_limit), else: [nil, nil]
-
-      [method: "#{options.method}", coefficients: "#{options.coefficients}"] ++
-        Enum.map([:bidirectional, :reverse, :dt_softplus], &{&1, Map.fetch!(options, &1)}) ++
-        for {name, limit} <- [dt_limit_min: min, dt_limit_max: max], is_number(limit), do: {name, limit * 1.0}
-    end
-
-    defp word(flag) when is_boolean(flag), do: if(flag, do: 1, else: 0)
-    defp word(other), do: other
-
     defp mlir(text) when is_binary(text), do: ~s("#{text}")
-    defp mlir(flag) when is_boolean(flag), do: "#{word(flag)} : i64"
+    defp mlir(flag) when is_boolean(flag), do: "#{Scratch.word(flag)} : i64"
     defp mlir(number), do: "#{number} : f64"
   end
 end

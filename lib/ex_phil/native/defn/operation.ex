@@ -9,7 +9,7 @@ if Code.ensure_loaded?(Nx) do
 
     @doc """
     `{y, final_state}` of a checked scan. `tensors` is a map of all that was given, by their names, with complex numbers
-    as such; `options` are those of the call.
+    as such; `options` are those of the call, where `bidirectional` is decided.
     """
     def scan(tensors, options) do
       original = tensors.x
@@ -177,7 +177,7 @@ if Code.ensure_loaded?(Nx) do
 
     # The mean of the scans from both ends, where that is asked for.
     defp weighed_states(forward, packing, {decay, input}, options) do
-      if both_ways?(options) do
+      if options.bidirectional do
         fresh = fresh(packing, :backward)
         backward = options |> states({flip(decay), flip(input)}, fresh && flip(fresh), nil) |> flip()
         forward |> Nx.add(backward) |> Nx.multiply(0.5)
@@ -185,9 +185,6 @@ if Code.ensure_loaded?(Nx) do
         forward
       end
     end
-
-    defp both_ways?(%{bidirectional: nil, method: method}), do: method == :poly
-    defp both_ways?(%{bidirectional: both_ways?}), do: both_ways?
 
     # Σ C h; where states are complex, those conjugate to them are left out, and counted here.
     defp read(given, states) do

@@ -10,14 +10,14 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   @type preference :: :auto | :cpu | :nx | :cuda | {:cuda, non_neg_integer}
   @type t :: ExPhil.Native.SelectiveScan.backend()
 
-  @doc "A backend that can be asked for, or `ArgumentError` naming where it was asked for."
-  @spec preference!(term, String.t()) :: preference | nil
-  def preference!(value, _where) when value in [nil, :auto, :cuda, :cpu, :nx], do: value
-  def preference!({:cuda, ordinal}, _where) when is_integer(ordinal) and ordinal >= 0, do: {:cuda, ordinal}
+  @doc "A backend that can be asked for, as the option `:backend` has it."
+  @spec preference!(term) :: preference | nil
+  def preference!(value) when value in [nil, :auto, :cuda, :cpu, :nx], do: value
+  def preference!({:cuda, ordinal}) when is_integer(ordinal) and ordinal >= 0, do: {:cuda, ordinal}
 
-  def preference!(value, where) do
+  def preference!(value) do
     raise ArgumentError,
-          "expected #{where} to be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx, got: #{inspect(value)}"
+          "expected backend to be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx, got: #{inspect(value)}"
   end
 
   @doc "What the environment asks for; `nil` where it does not."
@@ -29,24 +29,43 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
       "cuda" -> :cuda
       "cpu" -> :cpu
       "nx" -> :nx
-      "cuda:" <> ordinal -> with {n, ""} <- Integer.parse(ordinal), do: {:cuda, n}
-      other -> other
+      "cuda:" <> ordinal = text -> with(:error <- device(ordinal), do: unknown!(text))
+      text -> unknown!(text)
     end
-    |> preference!("the environment variable #{@variable}")
+  end
+
+  defp device(ordinal) do
+    case Integer.parse(ordinal) do
+      {n, ""} when n >= 0 -> {:cuda, n}
+      _ -> :error
+    end
+  end
+
+  defp unknown!(text) do
+    raise ArgumentError,
+          "expected the environment variable #{@variable} to be one of auto, cpu, cuda, cuda:1, nx, " <>
+            "got: #{inspect(text)}"
   end
 
   @doc """
-  The backend of a `pass`, `:forward` or `:backward`, over `x` and `a`, and whether another may take its place if it fails. Raises where a backend
-  was asked for that cannot run.
+  The backend of a `pass`, `:forward` or `:backward`, over `x` and `a`, and whether another may take its place if it
+  fails. Raises where a backend was asked for that cannot run.
   """
   @spec choose(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, :forced | :chosen}
   def choose(pass, options, x, a) do
+    {backend, how, instead} = decide(pass, options, x, a)
+    with {of, reason} <- instead, do: Fallback.announce(of, backend, reason)
+    {backend, how}
+  end
+
+  # The third says which backend it is instead of, and why, where that is no ordinary choice.
+  defp decide(pass, options, x, a) do
     case asked_for(options) do
-      :cpu -> {cpu!(), :forced}
-      :auto -> {automatic(pass, options, x, a), :chosen}
-      :cuda -> {{:cuda, first_device!()}, :forced}
-      {:cuda, ordinal} -> {{:cuda, device!(ordinal)}, :forced}
-      :nx -> {nx!(), :forced}
+      :cpu -> {cpu!(), :forced, nil}
+      :auto -> automatic(pass, options, x, a)
+      :cuda -> {{:cuda, first_device!()}, :forced, nil}
+      {:cuda, ordinal} -> {{:cuda, device!(ordinal)}, :forced, nil}
+      :nx -> {nx!(), :forced, nil}
     end
   end
 
@@ -84,20 +103,20 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   @spec asked_for(struct) :: preference
   def asked_for(options), do: options.backend || from_environment() || :auto
 
-  @doc "The same choice, with its reason in words."
+  @doc "The same choice, with its reason in words. Nothing runs, so that nothing is announced."
   @spec explain(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, String.t()}
   def explain(pass, %{backend: option} = options, x, a) do
-    case choose(pass, options, x, a) do
-      {backend, :forced} when option != nil -> {backend, "asked for by backend: #{inspect(option)}"}
-      {backend, :forced} -> {backend, "asked for by #{@variable}=#{System.get_env(@variable)}"}
-      {backend, :chosen} -> {backend, why(pass, options, x, a)}
+    case decide(pass, options, x, a) do
+      {backend, :forced, _} when option != nil -> {backend, "asked for by backend: #{inspect(option)}"}
+      {backend, :forced, _} -> {backend, "asked for by #{@variable}=#{System.get_env(@variable)}"}
+      {backend, :chosen, _} -> {backend, why(pass, options, x, a)}
     end
   end
 
   defp automatic(pass, options, x, a) do
     case Nif.loaded() do
       :ok -> cpu_or_cuda(pass, options, x, a)
-      {:error, {_kind, words} = reason} -> if nx?(), do: in_place_of_native(words), else: Error.raise!(reason)
+      {:error, {_kind, words} = reason} -> if nx?(), do: {:nx, :chosen, {:cpu, words}}, else: Error.raise!(reason)
     end
   end
 
@@ -123,15 +142,14 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     case Devices.all() do
       {:ok, [device | _]} ->
         cpu = Cost.cpu(Cost.work(pass, x, a, options))
-        if Cost.cuda(pass, x) < cpu, do: {:cuda, device.ordinal}, else: :cpu
+        {if(Cost.cuda(pass, x) < cpu, do: {:cuda, device.ordinal}, else: :cpu), :chosen, nil}
 
       # No driver is the ordinary state of most machines, one that does not work is not.
       {:error, {:failed, reason}} ->
-        Fallback.announce(:cuda, :cpu, reason)
-        :cpu
+        {:cpu, :chosen, {:cuda, reason}}
 
       _none ->
-        :cpu
+        {:cpu, :chosen, nil}
     end
   end
 

@@ -3,21 +3,22 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   # A call from its arguments to its results: the tensors are cast, the backend is chosen and run, or the CPU in its
   # place, and the results take the form that the inputs had.
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Backend, Cost, Fallback, InPlace, Options}
+  alias ExPhil.Native.SelectiveScan.{Backend, Check, Cost, Fallback, InPlace, Options}
 
   @doc """
   The forward pass; `form` is `:scan` or `:step`, `wanted` the last of `:y`, `:final_state`, `:boundary_states` that
   is asked for. `{y, final_state | nil, boundary_states | nil}`.
   """
   def forward(form, given, options, wanted) do
+    tensors = Options.tensors!(given, options)
+    Check.real!(tensors)
+
     cond do
-      in_defn?(given, options) ->
+      in_defn?(tensors) ->
         {y, final_state} = in_nx(:forward, [form, given, options])
         {y, if(wanted != :y, do: final_state), nil}
 
-      ordinal = in_place(:device, [given, options]) ->
-        real!(given)
-
+      ordinal = in_place(:device, [tensors, options]) ->
         case in_place(:forward, [ordinal, form, given, options, wanted]) do
           {:ok, y, final_state} -> {y, final_state, nil}
           {:error, reason} -> now(form, given, options |> out_of_place!(reason) |> Options.cast!(), wanted)
@@ -48,15 +49,14 @@ defmodule ExPhil.Native.SelectiveScan.Call do
 
   @doc "The backward pass: the gradients by the names of the inputs."
   def backward(dy, given, options) do
-    upstream = for {name, tensor} <- [dy: dy, dfinal_state: options.dfinal_state], tensor, do: {name, tensor}
+    tensors = Options.tensors!(given, options) ++ Options.upstream!(dy, options)
+    Check.real!(tensors)
 
     cond do
-      in_defn?(given, options) ->
+      in_defn?([{:boundary_states, options.boundary_states} | tensors]) ->
         in_nx(:backward, [dy, given, options])
 
-      ordinal = in_place(:device, [given, options, upstream]) ->
-        real!(given)
-
+      ordinal = in_place(:device, [tensors, options]) ->
         case in_place(:backward, [ordinal, dy, given, options]) do
           {:ok, gradients} -> gradients
           {:error, reason} -> backward_now(dy, given, options |> out_of_place!(reason) |> Options.cast!())
@@ -88,19 +88,35 @@ defmodule ExPhil.Native.SelectiveScan.Call do
 
   @doc "Which backend a forward pass takes, and why."
   def backend(given, options) do
-    {x, _dt, a, _b, _c} = cast!(given)
-    Backend.explain(:forward, options, x, a)
+    tensors = Options.tensors!(given, options)
+    eager!(tensors)
+    Check.real!(tensors)
+    %{x: x, a: a} = Check.specs(tensors)
+    Check.run!(if(match?({_batch, _dim}, x.shape), do: :step, else: :scan), tensors, options)
+
+    case in_place(:device, [tensors, options]) do
+      nil -> Backend.explain(:forward, options, x, a)
+      ordinal -> {{:cuda, ordinal}, "the tensors lie in the memory of CUDA device #{ordinal}"}
+    end
+  end
+
+  # An expression runs where its compiler has it run, and vectorized tensors are first brought into one scan.
+  defp eager!(tensors) do
+    for {name, tensor} <- tensors, in_defn?([{name, tensor}]) do
+      raise ArgumentError,
+            "expected #{name} to be a tensor outside of defn and without vectorized axes, got: #{inspect(tensor)}"
+    end
   end
 
   # Not known to the compiler where Nx is not among the dependencies.
   @nx ExPhil.Native.Defn.Call
 
   if Code.ensure_loaded?(Nx) do
-    defp in_defn?(given, options), do: @nx.here?(given, options)
+    defp in_defn?(tensors), do: @nx.here?(tensors)
     defp bytes(tensor), do: Nx.to_binary(tensor)
   else
     # Never, but not so that a compiler would warn of what comes after.
-    defp in_defn?(given, _options), do: match?(%{vectorized_axes: _}, elem(given, 0))
+    defp in_defn?(tensors), do: match?(%{vectorized_axes: _}, tensors[:x])
     defp bytes(tensor), do: Tensor.to_binary(tensor)
   end
 
@@ -119,22 +135,8 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     {:ok, bytes(y), if(wanted != :y, do: bytes(final_state)), nil}
   end
 
-  defp cast!({x, dt, a, b, c} = given) do
-    real!(given)
+  defp cast!({x, dt, a, b, c}) do
     {Tensor.cast!(x, :x), Tensor.cast!(dt, :dt), Tensor.cast!(a, :a), Tensor.cast!(b, :b), Tensor.cast!(c, :c)}
-  end
-
-  # With its trailing 2, a complex {batch, seq, state} would pass for a real {batch, seq, groups, state}.
-  if Code.ensure_loaded?(Nx) do
-    defp real!({_x, _dt, a, b, c}) do
-      if not match?(%Nx.Tensor{type: {:c, _}}, a) and match?(%{shape: {_, _}}, a) do
-        for {name, %Nx.Tensor{type: {:c, bits}}} <- [b: b, c: c] do
-          raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"
-        end
-      end
-    end
-  else
-    defp real!(_given), do: nil
   end
 
   defp run(pass, options, x, a, native) do

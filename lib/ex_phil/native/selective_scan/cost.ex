@@ -3,6 +3,7 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
   # Rough times of a call, to choose a scheduler and a backend by: a factor of two either way changes no result and
   # little time. The unit of work is one update of one real f32 state by zoh. With AVX-512 a core makes two to four of
   # them in a nanosecond, without vector instructions one takes a few nanoseconds.
+  alias ExPhil.Native.SelectiveScan.Options
   alias ExPhil.Native.Tensor
 
   # These end within 100 µs everywhere.
@@ -28,7 +29,7 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
     each = Map.get(@methods, options.method, 1)
     each = if pass == :backward, do: each * @backward, else: each
     each = if type == {:f, 64}, do: each * @f64, else: each
-    each = if both_ways?(options), do: each * 2, else: each
+    each = if Options.both_ways?(options), do: each * 2, else: each
 
     case a do
       {_, state} -> each * frames(x) * size(state)
@@ -36,9 +37,6 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
       _ -> 0
     end
   end
-
-  defp both_ways?(%{bidirectional: nil, method: method}), do: method == :poly
-  defp both_ways?(%{bidirectional: both_ways?}), do: both_ways?
 
   defp frames({batch, seq, dim}), do: size(batch) * size(seq) * size(dim)
   defp frames({batch, dim}), do: size(batch) * size(dim)
@@ -54,11 +52,12 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
   def cpu(work), do: div(work, @work_per_us_and_core * System.schedulers_online())
 
   @doc "The time of a pass on a GPU in microseconds, from and to the memory of the host: what is as long as x travels."
-  def cuda(pass, %Tensor{data: x}) when is_binary(x) do
-    @cuda_launch_us + div(sequences(pass) * byte_size(x), @transferred_bytes_per_us)
+  def cuda(pass, %Tensor{type: type, shape: x}) do
+    @cuda_launch_us + div(sequences(pass) * frames(x) * bytes(type), @transferred_bytes_per_us)
   end
 
-  def cuda(_pass, _x), do: @cuda_launch_us
+  defp bytes({_class, bits}) when is_integer(bits), do: div(bits, 8)
+  defp bytes(_), do: 0
 
   # x, dt and y; x, dt and dy and the gradients of the first two.
   defp sequences(:forward), do: 3

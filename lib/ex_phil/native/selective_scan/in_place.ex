@@ -11,16 +11,13 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
   # Without Nx, or with one that has no pointers, no tensor lies on a device.
   if Code.ensure_loaded?(Nx) and function_exported?(Nx, :to_pointer, 2) do
     # Not used where this branch is not taken.
-    alias ExPhil.Native.{Error, Nif, Tensor}, warn: false
-    alias ExPhil.Native.SelectiveScan.{Backend, Devices}, warn: false
-
-    @names [:x, :dt, :a, :b, :c]
-    @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
+    alias ExPhil.Native.{Nif, Tensor}, warn: false
+    alias ExPhil.Native.SelectiveScan.{Backend, Check, Devices, Options}, warn: false
 
     @doc "The device that all tensors of a call lie on, `nil` where they do not or where the call is for another backend."
-    def device(given, options, upstream \\ []) do
+    def device(tensors, options) do
       with backend when backend in [:auto, :cuda] or is_tuple(backend) <- Backend.asked_for(options),
-           tensors = Keyword.values(named(given, options) ++ upstream),
+           tensors = Keyword.values(tensors),
            true <- Enum.all?(tensors, &elsewhere?/1),
            {:ok, [_ | _]} <- Devices.all(),
            ranges = Enum.map(tensors, &range/1),
@@ -31,11 +28,6 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
       else
         _ -> nil
       end
-    end
-
-    defp named(given, options) do
-      Enum.zip(@names, Tuple.to_list(given)) ++
-        for name <- @optional, tensor = Map.fetch!(options, name), do: {name, tensor}
     end
 
     defp elsewhere?(%Nx.Tensor{data: %backend{}}) do
@@ -56,7 +48,8 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
 
     @doc "`{:ok, y, final_state | nil}` on the device, or the error of the native call."
     def forward(ordinal, form, given, options, wanted) do
-      check!(form, given, options)
+      # Before memory is made for the results of a call that makes no sense.
+      Check.run!(form, Options.tensors!(given, options), options)
       {x, _dt, a, _b, _c} = given
       y = fresh(x, x.shape)
       final_state = if wanted != :y, do: fresh(a, Tuple.insert_at(a.shape, 0, elem(x.shape, 0)))
@@ -70,10 +63,9 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
 
     @doc "`{:ok, gradients}` by the names of the inputs, or the error of the native call."
     def backward(ordinal, dy, given, options) do
-      check!(:scan, given, options)
-
-      gradients =
-        for {name, tensor} <- named(given, options), name != :seq_idx, do: {name, fresh(tensor, tensor.shape)}
+      named = Options.tensors!(given, options)
+      Check.backward!(named, Options.upstream!(dy, options), options)
+      gradients = for {name, tensor} <- named, name != :seq_idx, do: {name, fresh(tensor, tensor.shape)}
 
       addresses = for {name, tensor} <- gradients, do: {to_string(name), address(tensor)}
       {tensors, options, held} = at_their_addresses(given, options)
@@ -91,14 +83,6 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
       end
     end
 
-    # Before memory is made for the results of a call that makes no sense.
-    defp check!(form, given, options) do
-      spec = fn tensor -> tensor && Tensor.of_nx(tensor, <<>>) end
-      options = Map.merge(options, Map.new(@optional, &{&1, spec.(Map.fetch!(options, &1))}))
-      tensors = given |> Tuple.to_list() |> Enum.map(spec) |> List.to_tuple()
-      with {:error, reason} <- Nif.check(form, tensors, options), do: Error.raise!(reason)
-    end
-
     # Memory of the backend for a tensor like another: a result of arithmetic is never a view of what went in.
     defp fresh(like, shape) do
       tensor = like |> Nx.broadcast(shape) |> Nx.negate()
@@ -107,14 +91,16 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
 
     defp at_their_addresses(given, options) do
       tensors = given |> Tuple.to_list() |> Enum.map(&over/1) |> List.to_tuple()
-      optional = for name <- [:dfinal_state | @optional], tensor = Map.fetch!(options, name), do: {name, tensor}
+      names = [:dfinal_state | Options.optional()]
+      optional = for name <- names, tensor = Map.fetch!(options, name), do: {name, tensor}
       cast = Map.new(optional, fn {name, tensor} -> {name, over(tensor)} end)
+      # The device computes boundary states again.
       {tensors, options |> Map.merge(cast) |> Map.put(:boundary_states, nil), {given, optional}}
     end
 
     defp over(tensor), do: Tensor.of_nx(tensor, address(tensor))
     defp address(tensor), do: tensor |> range() |> elem(0)
   else
-    def device(_given, _options, _upstream \\ []), do: nil
+    def device(_tensors, _options), do: nil
   end
 end

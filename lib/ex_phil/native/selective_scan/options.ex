@@ -1,7 +1,8 @@
 defmodule ExPhil.Native.SelectiveScan.Options do
   @moduledoc false
-  # The options of a call. Here it is seen that every option is known and has a value of its kind; whether the values
-  # make sense, for themselves and with the tensors, is decided in one place, the native `Problem`.
+  # The options of a call, and what its tensors are called. Here it is seen that every option is known and has a value
+  # of its kind; whether the values make sense, for themselves and with the tensors, is decided in one place, the native
+  # `Problem`.
   alias ExPhil.Native.SelectiveScan.Backend
   alias ExPhil.Native.Tensor
 
@@ -21,9 +22,12 @@ defmodule ExPhil.Native.SelectiveScan.Options do
             backend: nil,
             algorithm: nil
 
+  @methods [:zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4]
+  @with_taylor [:foh, :poly, :highorder]
+  @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
   @of_backward [:dfinal_state, :boundary_states]
   @algorithms [:blelloch, :hillis_steele, :cumsum, :sequential]
-  @tensors [:d, :z, :dt_bias, :initial_state, :seq_idx | @of_backward]
+  @tensors @optional ++ @of_backward
   @backward [
     :method,
     :coefficients,
@@ -86,25 +90,50 @@ defmodule ExPhil.Native.SelectiveScan.Options do
 
   defp value!(:dt_limit, nil), do: nil
 
-  defp value!(:dt_limit, limit) do
-    number? = &(is_number(&1) or &1 in [:infinity, :neg_infinity])
+  defp value!(:dt_limit, {min, max} = limit) do
+    if not (number?(min) and number?(max)), do: expected(:dt_limit, "{min, max}, two numbers", limit)
 
-    case limit do
-      {min, max} ->
-        if number?.(min) and number?.(max), do: limit, else: expected(:dt_limit, "{min, max}, two numbers", limit)
-
-      _ ->
-        expected(:dt_limit, "{min, max}, two numbers", limit)
+    # No step is within these.
+    if min == :infinity or max == :neg_infinity do
+      expected(:dt_limit, "{min, max} with min below :infinity and max above :neg_infinity", limit)
     end
+
+    limit
   end
 
-  defp value!(:backend, value), do: Backend.preference!(value, "backend")
+  defp value!(:dt_limit, other), do: expected(:dt_limit, "{min, max}, two numbers", other)
+
+  defp value!(:backend, value), do: Backend.preference!(value)
 
   defp value!(:algorithm, value) when value in [nil | @algorithms], do: value
 
   defp value!(:algorithm, value) do
     expected(:algorithm, "one of #{Enum.map_join(@algorithms, ", ", &inspect/1)}", value)
   end
+
+  @doc "All methods, in the order of the documentation."
+  def methods, do: @methods
+
+  @doc "The methods that have a truncated series."
+  def with_taylor, do: @with_taylor
+
+  @doc "The names of the tensors that a scan can be without, in the order of the native library."
+  def optional, do: @optional
+
+  @doc "Whether a scan goes both ways: as it was told, else as the method is defined."
+  def both_ways?(%{bidirectional: nil, method: method}), do: method == :poly
+  def both_ways?(%{bidirectional: both_ways?}), do: both_ways?
+
+  @doc "The tensors that a scan is given, by their names, in the order of the native library."
+  def tensors!({x, dt, a, b, c}, options) do
+    required = for {name, tensor} <- [x: x, dt: dt, a: a, b: b, c: c], do: {name, Tensor.given!(tensor, name)}
+    required ++ present(options, @optional)
+  end
+
+  @doc "What flows into a backward pass, by its names."
+  def upstream!(dy, options), do: [{:dy, Tensor.given!(dy, :dy)} | present(options, [:dfinal_state])]
+
+  defp present(options, names), do: for(name <- names, tensor = Map.fetch!(options, name), do: {name, tensor})
 
   @doc "The same options, their tensors made those of the native library."
   def cast!(options) do
@@ -114,6 +143,10 @@ defmodule ExPhil.Native.SelectiveScan.Options do
 
     Map.merge(options, Map.new(@tensors, &{&1, cast.(&1)}))
   end
+
+  # Integers go as far as those of the native library.
+  defp number?(value) when is_integer(value), do: value in -(2 ** 63)..(2 ** 63 - 1)
+  defp number?(value), do: is_float(value) or value in [:infinity, :neg_infinity]
 
   defp expected(name, what, value) do
     raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"

@@ -3,23 +3,20 @@ defmodule ExPhil.Native.SelectiveScan.Verify do
   # What `mix selective_scan.verify` finds out: how far the methods are from one another on one input, forward and
   # backward; how far the backends are; where the truncated series leave the closed forms. No two methods may give the
   # same: one would stand in for the other.
-  alias ExPhil.Native.SelectiveScan
-  alias ExPhil.Native.Tensor
+  alias ExPhil.Native.{SelectiveScan, Tensor}
+  alias ExPhil.Native.SelectiveScan.Options
 
   # Methods apart are at least 1e-3 apart on the input below. One method computed in two ways is below these, the
   # bounds of f32 outputs and gradients.
   @rounding %{outputs: 2.0e-6, gradients: 1.0e-5}
-
-  @methods [:zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4]
-  @with_taylor [:foh, :poly, :highorder]
 
   @doc """
   What is compared: `{label, options}` of every method with each kind of coefficients that it has; poly, which is
   bidirectional unless told otherwise, also in its causal form.
   """
   def variants do
-    for method <- @methods,
-        coefficients <- [:exact | if(method in @with_taylor, do: [:taylor], else: [])],
+    for method <- Options.methods(),
+        coefficients <- [:exact | if(method in Options.with_taylor(), do: [:taylor], else: [])],
         bidirectional <- if(method == :poly, do: [true, false], else: [false]) do
       causal = if method == :poly and not bidirectional, do: ["causal"], else: []
       taylor = if coefficients == :taylor, do: ["taylor"], else: []
@@ -27,9 +24,6 @@ defmodule ExPhil.Native.SelectiveScan.Verify do
       {label, [method: method, coefficients: coefficients, bidirectional: bidirectional]}
     end
   end
-
-  @doc "The methods that have a truncated series."
-  def with_taylor, do: @with_taylor
 
   @doc "Sequences of random numbers, the same every time: steps and rates as models have them, |AΔ| up to 4."
   def input({batch, seq, dim, state}) do

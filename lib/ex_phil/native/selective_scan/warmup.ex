@@ -3,9 +3,10 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   # The first calls of a problem, made before anybody waits for them: real ones, on tensors that are all zero, so that
   # what they leave ready is what the next calls need.
   alias ExPhil.Native.{SelectiveScan, Tensor}
+  alias ExPhil.Native.SelectiveScan.Options
 
   @functions [:scan, :step, :backward]
-  @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
+  @optional Options.optional()
   @own [:x, :a, :b, :c, :type, :for | @optional]
 
   # A result holds its memory until it is collected, so a few are in use at a time: four, as counted in a loop of calls.

@@ -172,6 +172,39 @@ if Code.ensure_loaded?(Nx) do
       for {name, wanted} <- outside, do: close!(inside[name], wanted)
     end
 
+    test "backward/7 is in a defn where anything that it is given is an expression" do
+      inputs = inputs(type: {:f, 32})
+      [dy, dfinal_state] = for name <- [:z, :initial_state], do: inputs[name]
+      {_y, _state, boundary_states} = apply(SelectiveScan, :scan_for_backward, args(inputs) ++ [[backend: :cpu]])
+      given = %{dy: dy, dfinal_state: dfinal_state, boundary_states: boundary_states}
+
+      backward = fn given ->
+        opts = Keyword.new(Map.take(given, [:dfinal_state, :boundary_states]))
+        apply(SelectiveScan, :backward, [given.dy | args(inputs)] ++ [opts])
+      end
+
+      wanted = backward.(given)
+
+      for name <- Map.keys(given) do
+        inside = Nx.Defn.jit(fn tensor -> backward.(%{given | name => tensor}) end).(given[name])
+        for {name, wanted} <- wanted, do: close!(inside[name], wanted, 1.0e-5)
+      end
+    end
+
+    test "complex gradients flow into backward/7 as such or in pairs, as outside of a defn" do
+      a = complex({6, 4})
+      dfinal_state = complex({2, 6, 4})
+      inputs = %{inputs() | a: a, b: complex({2, 7, 4}), c: complex({6, 4})}
+      pairs = &(&1 |> Tensor.from_nx() |> Tensor.to_nx())
+      call = &SelectiveScan.backward(inputs.z, inputs.x, inputs.dt, &1, inputs.b, inputs.c, dfinal_state: &2)
+      wanted = call.(a, dfinal_state)
+
+      for a <- [a, pairs.(a)], dfinal_state <- [dfinal_state, pairs.(dfinal_state)], {name, wanted} <- wanted do
+        got = Nx.Defn.jit(call).(a, dfinal_state)[name]
+        assert distance(Tensor.from_nx(got), Tensor.from_nx(wanted)) < 1.0e-11
+      end
+    end
+
     @tag :native_in_defn
     test "the native scan has first derivatives only, and says so; that of Nx has them all" do
       inputs = inputs(batch: 1, seq: 3, dim: 1, state: 1)
@@ -248,6 +281,12 @@ if Code.ensure_loaded?(Nx) do
 
       test "that cannot be one scan" do
         inputs = inputs()
+        dy = Nx.stack([inputs.z, inputs.z]) |> Nx.vectorize(:game)
+
+        assert_raise ArgumentError,
+                     "expected dy to have no vectorized axes beside those of the inputs, [], got: [game: 2]",
+                     fn -> apply(SelectiveScan, :backward, [dy | args(inputs)]) end
+
         a = Nx.stack([inputs.a, inputs.a]) |> Nx.vectorize(:model)
         index = Nx.broadcast(Nx.tensor(0, type: {:s, 32}), {2, 2, 7}) |> Nx.vectorize(:game)
 
@@ -274,8 +313,23 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
+      test "the question which backend an expression or vectorized tensors take" do
+        inputs = inputs()
+        ask = fn x -> SelectiveScan.backend_for(x, inputs.dt, inputs.a, inputs.b, inputs.c) end
+        words = ~r/^expected x to be a tensor outside of defn and without vectorized axes, got: /
+        assert_raise ArgumentError, words, fn -> Nx.Defn.jit(fn x -> elem({x, ask.(x)}, 0) end).(inputs.x) end
+        assert_raise ArgumentError, words, fn -> ask.(Nx.vectorize(Nx.stack([inputs.x, inputs.x]), :game)) end
+      end
+
       test "complex where it should be real" do
         inputs = inputs()
+        complex = Nx.complex(inputs.z, inputs.z)
+
+        for call <- [&SelectiveScan.backward/6, &backward_in_defn/6] do
+          assert_raise ArgumentError, "expected dy to have shape {2, 7, 6}, got: {2, 7, 6, 2}", fn ->
+            apply(call, [complex | args(inputs)])
+          end
+        end
 
         assert_raise ArgumentError, "expected b to be real where a is real, got: numbers of type c128", fn ->
           in_defn(inputs.x, inputs.dt, inputs.a, complex({2, 7, 4}), inputs.c, inputs.d)

@@ -26,6 +26,16 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
     alias ExPhil.Native.Defn.{Block, CustomCall}
     alias ExPhil.Native.{SelectiveScan, Tensor}
 
+    # Where a call becomes a custom call, by the backend that was asked for.
+    @platforms %{
+      nil => [:host, :cuda],
+      :auto => [:host, :cuda],
+      :cpu => [:host],
+      :cuda => [:cuda],
+      {:cuda, 1} => [],
+      :nx => []
+    }
+
     # The blocks of an expression, as a compiler meets them.
     defp blocks(fun, tensors) do
       {:ok, found} = Agent.start_link(fn -> [] end)
@@ -115,13 +125,23 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
     end
 
     test "a backend that was asked for is not replaced, nor a platform without handlers" do
-      for {backend, platforms} <- [
-            {nil, [:host, :cuda]},
-            {:auto, [:host, :cuda]},
-            {:cpu, [:host]},
-            {:cuda, [:cuda]}
-          ] do
-        assert Enum.filter([:host, :cuda, :rocm], &CustomCall.fits?(backend, &1)) == platforms
+      for {backend, platforms} <- @platforms do
+        options = SelectiveScan.Options.read!([backend: backend], :scan)
+
+        assert {backend, Enum.filter([:host, :cuda, :rocm], &CustomCall.fits?(options, &1))} ==
+                 {backend, platforms}
+      end
+    end
+
+    test "what the environment asks for counts where no option does" do
+      on_exit(fn -> System.delete_env("EXPHIL_SCAN_BACKEND") end)
+      [left_open, on_cpu] = for opts <- [[], [backend: :cpu]], do: SelectiveScan.Options.read!(opts, :scan)
+
+      for {word, backend} <- [{"auto", :auto}, {"cpu", :cpu}, {"cuda", :cuda}, {"cuda:1", {:cuda, 1}}, {"nx", :nx}] do
+        System.put_env("EXPHIL_SCAN_BACKEND", word)
+        platforms = @platforms[backend]
+        assert {word, Enum.filter([:host, :cuda, :rocm], &CustomCall.fits?(left_open, &1))} == {word, platforms}
+        assert Enum.filter([:host, :cuda, :rocm], &CustomCall.fits?(on_cpu, &1)) == [:host]
       end
     end
 

@@ -4,8 +4,8 @@ if Code.ensure_loaded?(Nx) do
     use ExUnit.Case, async: true
 
     import ExPhil.Native.Scans
-    alias ExPhil.Native.Defn.Check
     alias ExPhil.Native.{SelectiveScan, Tensor}
+    alias ExPhil.Native.SelectiveScan.Check
 
     @methods [:zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4]
     @algorithms [:blelloch, :hillis_steele, :cumsum, :sequential]
@@ -153,44 +153,99 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
-    test "a call that is wrong is told so in the words of the native library, with it and without" do
+    # A wrong call is told so in the words of the native library, with it and without.
+    defp told_the_same!(form, tensors, options) do
+      [native, here] =
+        for check <- [&Check.run!/3, &Check.here!/3] do
+          assert_raise(ArgumentError, fn -> check.(form, tensors, options) end).message
+        end
+
+      assert {form, native} == {form, here}
+    end
+
+    defp options(settings), do: struct!(SelectiveScan.Options, settings)
+
+    # Of each rule one breach or more: tensors and options of a scan or a step, where the first are `x` of 2 × 7 × 6 or
+    # 2 × 6, and 4 states.
+    defp faults(form) do
       zeros = &Tensor.zeros/2
-      good = Map.take(random([]), [:x, :dt, :a, :b, :c])
-      options = ExPhil.Native.SelectiveScan.Options.read!([], :scan)
+      sequence = fn dim -> if form == :scan, do: {2, 7, dim}, else: {2, dim} end
 
-      for {form, changes, settings} <- [
-            {:scan, [x: zeros.({2, 7}, :f32)], []},
-            {:scan, [x: zeros.({2, 7, 6}, :s32)], []},
-            {:scan, [x: zeros.({2, 0, 6}, :f32)], []},
-            {:scan, [dt: zeros.({2, 7, 5}, :f32)], []},
-            {:scan, [dt: zeros.({2, 7, 6}, :f64)], []},
-            {:scan, [a: zeros.({5, 4}, :f32)], []},
-            {:scan, [b: zeros.({2, 7, 4, 4}, :f32)], []},
-            {:scan, [a: zeros.({6, 4, 2}, :f32), c: zeros.({6, 4}, :f32), b: zeros.({6, 4, 2}, :f32)], []},
-            {:scan, [d: zeros.({5}, :f32)], []},
-            {:scan, [seq_idx: zeros.({2, 7}, :s64)], []},
-            {:scan, [seq_idx: zeros.({2, 8}, :s32)], []},
-            {:scan, [initial_state: zeros.({2, 6, 5}, :f32)], []},
-            {:scan, [], [method: :zho]},
-            {:scan, [], [coefficients: :series]},
-            {:scan, [], [coefficients: :taylor]},
-            {:step, [], []},
-            {:step, [x: zeros.({2, 6}, :f32)], [method: :poly]},
-            {:step, [x: zeros.({2, 6}, :f32)], [reverse: true]},
-            {:step, [x: zeros.({2, 6}, :f32)], [bidirectional: true]}
-          ] do
-        specs = Map.merge(good, Map.new(changes))
-        options = struct!(options, settings)
+      of_tensors =
+        for {name, shape, types} <- [
+              {:x, {2}, [:f32]},
+              {:x, put_elem(sequence.(6), 0, 0), [:f32]},
+              {:x, sequence.(6), [:s32, :u8, :f64]},
+              {:dt, sequence.(5), [:f32]},
+              {:dt, sequence.(6), [:f64, :s32, :s64]},
+              {:a, {5, 4}, [:f32]},
+              {:a, {6, 0}, [:f32]},
+              {:a, {6, 4}, [:f64, :u8]},
+              {:b, {2, 7, 4, 4}, [:f32]},
+              {:b, {6, 4}, [:f16, :s8]},
+              {:c, {6, 5}, [:f32, :f64]},
+              {:d, {5}, [:f32]},
+              {:d, {0}, [:f32]},
+              {:d, {6}, [:bf16]},
+              {:z, sequence.(5), [:f32]},
+              {:z, sequence.(6), [:bf16]},
+              {:dt_bias, {6, 1}, [:f32]},
+              {:initial_state, {2, 6, 5}, [:f32]},
+              {:initial_state, {2, 0, 4}, [:f32]},
+              {:initial_state, {2, 6, 4}, [:f64, :u16]},
+              {:seq_idx, {2, 7}, [:s64, :f32]},
+              {:seq_idx, {2, 8}, [:s32]}
+            ],
+            type <- types,
+            do: {[{name, zeros.(shape, type)}], []}
 
-        [native, here] =
-          for check <- [&Check.run!/3, &Check.here!/3] do
-            assert_raise(ArgumentError, fn -> check.(form, specs, options) end).message
-          end
+      of_options =
+        for settings <- [
+              [method: :zho],
+              [coefficients: :series],
+              [coefficients: :taylor],
+              [dt_limit: {1, 0}],
+              [method: :poly],
+              [reverse: true],
+              [bidirectional: true]
+            ],
+            form == :step or Keyword.keys(settings) not in [[:reverse], [:bidirectional]],
+            settings != [method: :poly] or form == :step,
+            do: {[], settings}
 
-        assert native == here
+      of_tensors ++ of_options
+    end
+
+    defp good(:scan), do: Map.take(random([]), [:x, :dt, :a, :b, :c])
+
+    defp good(:step) do
+      inputs = random([])
+      frames = Map.new([:x, :dt, :b, :c], &{&1, frame(inputs[&1], 0)})
+      Map.merge(frames, Map.take(inputs, [:a, :initial_state]))
+    end
+
+    test "a call that is wrong is told so in the words of the native library, with it and without" do
+      for form <- [:scan, :step] do
+        for {changes, settings} <- faults(form) do
+          told_the_same!(form, Map.merge(good(form), Map.new(changes)), options(settings))
+        end
+
+        assert Check.run!(form, good(form), options([])) == :ok
+        assert Check.here!(form, good(form), options([])) == :ok
       end
 
-      assert Check.here!(:scan, good, options) == :ok
+      told_the_same!(:step, good(:scan), options([]))
+      complex = [a: Tensor.zeros({6, 4, 2}), c: Tensor.zeros({6, 4}), b: Tensor.zeros({6, 4, 2})]
+      told_the_same!(:scan, Map.merge(good(:scan), Map.new(complex)), options([]))
+      # Type and shape alone are looked at.
+      huge = %{good(:scan).x | shape: {1, 2 ** 60, 6}}
+      told_the_same!(:scan, %{good(:scan) | x: huge, dt: huge, b: good(:scan).a, c: good(:scan).a}, options([]))
+    end
+
+    test "of two faults, the same one is told with the native library and without" do
+      for form <- [:scan, :step], {tensors, settings} <- faults(form), {more, further} <- faults(form) do
+        told_the_same!(form, good(form) |> Map.merge(Map.new(tensors ++ more)), options(settings ++ further))
+      end
     end
   end
 end

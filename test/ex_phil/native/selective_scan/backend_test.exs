@@ -20,8 +20,8 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
   import ExPhil.Native.Scans
   import ExUnit.CaptureLog
-  alias ExPhil.Native.{Error, SelectiveScan}
-  alias ExPhil.Native.SelectiveScan.{Devices, Fallback}
+  alias ExPhil.Native.{Error, SelectiveScan, Tensor}
+  alias ExPhil.Native.SelectiveScan.{Cost, Devices, Fallback}
 
   @variable "EXPHIL_SCAN_BACKEND"
 
@@ -46,12 +46,12 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   end
 
   test "the variable is obeyed and checked", %{inputs: inputs} do
-    for wrong <- ["gpu", "cuda:x", "cuda:-1", "CPU"] do
+    for wrong <- ["gpu", "cuda:x", "cuda:1x", "cuda:-1", "cuda:", "CPU"] do
       System.put_env(@variable, wrong)
 
-      assert_raise ArgumentError, ~r/the environment variable EXPHIL_SCAN_BACKEND to be one of/, fn ->
-        call(inputs, :scan, [])
-      end
+      assert assert_raise(ArgumentError, fn -> call(inputs, :scan, []) end).message ==
+               "expected the environment variable EXPHIL_SCAN_BACKEND to be one of auto, cpu, cuda, cuda:1, nx, " <>
+                 "got: #{inspect(wrong)}"
     end
   end
 
@@ -107,6 +107,30 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   end
 
   def pass_on(_event, measurements, metadata, test), do: send(test, {:fell_back, measurements, metadata})
+
+  test "what a device costs follows from type and shape" do
+    x = Tensor.zeros({4, 1000, 512}, :bf16)
+    assert Cost.cuda(:forward, x) == 55 + div(3 * byte_size(x.data), 40_000)
+    assert Cost.cuda(:backward, %{x | data: <<>>}) == Cost.cuda(:backward, x)
+  end
+
+  test "a device that does not work is announced by a call, not by a question", %{inputs: inputs} do
+    found = Devices.all()
+    :persistent_term.put({Devices, :all}, {:error, {:failed, "the driver does not start"}})
+    :persistent_term.erase({Fallback, :warned})
+    event = [:exphil_native, :selective_scan, :fallback]
+    :telemetry.attach("question", event, &__MODULE__.pass_on/4, self())
+
+    on_exit(fn ->
+      :telemetry.detach("question")
+      :persistent_term.put({Devices, :all}, found)
+    end)
+
+    assert with_log(fn -> call(inputs, :backend_for, []) end) == {{:cpu, "the driver does not start"}, ""}
+    refute_received {:fell_back, _, _}
+    assert capture_log(fn -> call(inputs, :scan, []) end) =~ "the driver does not start"
+    assert_received {:fell_back, _, %{from: :cuda, to: :cpu, reason: "the driver does not start"}}
+  end
 
   describe "a device that fails" do
     setup do
@@ -246,6 +270,17 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       IO.puts("nx: \#{scan.([backend: :nx])}")
       {:nx, reason} = SelectiveScan.backend_for(x, x, a, x, x)
       IO.puts("reason: \#{reason}")
+      for {name, dy, opts} <- [
+            {"gradient", Tensor.from_list([[[1.0]]], :f64), []},
+            {"states", x, [boundary_states: Tensor.zeros({2, 1, 5, 1, 1})]},
+            {"axes", x, [boundary_states: Tensor.zeros({1, 1})]}
+          ] do
+        try do
+          SelectiveScan.backward(dy, x, x, a, x, x, opts)
+        rescue
+          error in ArgumentError -> IO.puts("\#{name}: \#{Exception.message(error)}")
+        end
+      end
       x = Tensor.to_nx(x)
       a = Tensor.to_nx(a)
       sum = fn x -> Nx.sum(SelectiveScan.scan(x, x, a, x, x)) end
@@ -262,6 +297,9 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       # y is x times the sum of cubes so far.
       for name <- ~w(auto nx), do: assert(words =~ "#{name}: [[[1.0], [18.0], [108.0]]]")
       assert words =~ "reason: the native library is not loaded"
+      assert words =~ "gradient: expected dy to have type f32 where x has type f32, got: f64"
+      assert words =~ "states: expected boundary_states to have shape {1, 1, 5, 1, 1}, got: {2, 1, 5, 1, 1}"
+      assert words =~ "axes: expected boundary_states to have shape {1, 1, chunks, 1, 1}, got: {1, 1}"
       assert words =~ "defn: {127.0, [19.0, 69.0, 117.0]}"
       assert words =~ "forced: unavailable"
       assert length(String.split(words, "selective scan: nx in place of cpu")) == 2

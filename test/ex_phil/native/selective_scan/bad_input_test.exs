@@ -21,15 +21,50 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     assert_raise(ArgumentError, fn -> SelectiveScan.step(state, x, dt, inputs.a, b, c, opts) end).message
   end
 
+  # Everywhere in the same words.
   defp refused_backward(changes, opts \\ []) do
     inputs = random([])
     inputs = Map.merge(Map.put(inputs, :dy, inputs.z), Map.new(changes))
+    message = assert_raise(ArgumentError, fn -> backward(inputs, opts) end).message
+    refused_by_nx(inputs, opts, message)
+    message
+  end
 
-    call = fn ->
-      SelectiveScan.backward(inputs.dy, inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts)
+  defp backward(inputs, opts) do
+    SelectiveScan.backward(inputs.dy, inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts)
+  end
+
+  if Code.ensure_loaded?(Nx) do
+    # On the backend, and in a defn: with all tensors as its arguments, and with one of what flows in.
+    defp refused_by_nx(inputs, opts, message) do
+      if Keyword.keyword?(opts) do
+        assert {:nx, refused_in(fn -> backward(inputs, Keyword.put_new(opts, :backend, :nx)) end)} ==
+                 {:nx, message}
+      end
+
+      arguments =
+        for {name, %Tensor{} = tensor} <- inputs, whole?(tensor), into: %{}, do: {name, Tensor.to_nx(tensor)}
+
+      for names <- [Map.keys(arguments), [:dy]], given = Map.take(arguments, names), given != %{} do
+        in_defn = fn -> Nx.Defn.jit(fn given -> backward(Map.merge(inputs, given), opts) end).(given) end
+        assert {names, refused_in(in_defn)} == {names, message}
+      end
+
+      with dfinal_state when dfinal_state != nil <- Keyword.keyword?(opts) && opts[:dfinal_state],
+           true <- is_struct(dfinal_state) and whole?(dfinal_state) do
+        in_defn = fn -> Nx.Defn.jit(&backward(inputs, Keyword.put(opts, :dfinal_state, &1))) end
+        given = Tensor.to_nx(dfinal_state)
+        assert {:dfinal_state, refused_in(fn -> in_defn.().(given) end)} == {:dfinal_state, message}
+      end
     end
 
-    assert_raise(ArgumentError, call).message
+    defp refused_in(call), do: assert_raise(ArgumentError, call).message
+
+    # Others cannot become tensors of Nx.
+    defp whole?(tensor),
+      do: byte_size(tensor.data) == Tensor.Numbers.bytes(tensor.type) * Tuple.product(tensor.shape)
+  else
+    defp refused_by_nx(_inputs, _opts, _message), do: :ok
   end
 
   test "what is no tensor" do
@@ -139,12 +174,23 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
   end
 
   test "limits of dt" do
-    for limit <- [0.1, {0.1}, {"0", 1}, [0, 1], {0, nil}, {0, 1, 2}] do
+    for limit <- [0.1, {0.1}, {"0", 1}, [0, 1], {0, nil}, {0, 1, 2}, {1 <<< 2000, 0}, {0, 1 <<< 63}] do
       assert refused([], dt_limit: limit) ==
                "expected dt_limit to be {min, max}, two numbers, got: #{inspect(limit)}"
     end
 
-    assert refused([], dt_limit: {0, 1 <<< 2000}) =~ "expected dt_limit to be {min, max}, two numbers"
+    for limit <- [
+          {:infinity, :infinity},
+          {:neg_infinity, :neg_infinity},
+          {:infinity, :neg_infinity},
+          {:infinity, 1.0},
+          {0, :neg_infinity}
+        ],
+        call <- [&refused/2, &refused_backward/2, &refused_step/2] do
+      assert call.([], dt_limit: limit) ==
+               "expected dt_limit to be {min, max} with min below :infinity and max above :neg_infinity, " <>
+                 "got: #{inspect(limit)}"
+    end
 
     assert refused([], dt_limit: {1, 0}) ==
              "expected dt_limit to be {min, max} with min not above max, got: {1.0, 0.0}"
@@ -176,6 +222,26 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
 
     assert refused(complex, initial_state: Tensor.zeros({2, 6, 4})) =~
              "expected initial_state to have shape {2, 6, 4, 2}"
+  end
+
+  test "the question which backend it takes" do
+    inputs = random([])
+
+    for {changes, opts, words} <- [
+          {[a: Tensor.zeros({7, 1})], [method: :zho], "expected method to be one of :zoh, "},
+          {[a: Tensor.zeros({7, 1})], [], "expected a to have shape {6, state}"},
+          {[b: Tensor.zeros({9, 9, 9})], [], "expected b to have shape {2, 7, 4}"},
+          {[c: nil], [], "expected c to be an ExPhil.Native.Tensor or an Nx.Tensor, got: nil"},
+          {[], [z: Tensor.zeros({1})], "expected z to have shape {2, 7, 6}"},
+          {[x: frame(inputs.x, 0)], [], "expected dt to have shape {2, 6}, got: {2, 7, 6}"},
+          {[x: Tensor.zeros({3})], [], "expected x to have shape {batch, seq, dim}, got: {3}"}
+        ],
+        backend <- [:cpu, :auto] do
+      inputs = Map.merge(inputs, Map.new(changes))
+      opts = [{:backend, backend} | opts]
+      call = fn -> SelectiveScan.backend_for(inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c, opts) end
+      assert assert_raise(ArgumentError, call).message =~ words
+    end
   end
 
   test "backward: all that a scan refuses" do

@@ -20,6 +20,10 @@ defmodule ExPhil.Native.SelectiveScan.ProfileTest do
     for flags <- [["--chunks", "3"], ["--batch", "0"], ["many"], ["--dim", "x"]] do
       assert_raise Mix.Error, ~r/expected/, fn -> profile(flags) end
     end
+
+    assert_raise Mix.Error, "expected --n-trials to be a positive integer, got: 0", fn ->
+      profile(["--n-trials", "0"])
+    end
   end
 
   test "statistics leave warm-ups out" do

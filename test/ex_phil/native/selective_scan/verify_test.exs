@@ -4,7 +4,7 @@ defmodule ExPhil.Native.SelectiveScan.VerifyTest do
 
   import ExPhil.Native.Scans
   alias ExPhil.Native.{SelectiveScan, Tensor}
-  alias ExPhil.Native.SelectiveScan.Verify
+  alias ExPhil.Native.SelectiveScan.{Options, Verify}
 
   test "every method with each kind of coefficients that the native library knows is compared" do
     assert methods() |> Enum.sort() ==
@@ -19,7 +19,7 @@ defmodule ExPhil.Native.SelectiveScan.VerifyTest do
     all = for [_, name] <- Regex.scan(~r/:(\w+)/, message), name != "none", do: name
     assert Enum.uniq(for {method, _} <- methods(), do: to_string(method)) == all
 
-    for method <- Keyword.keys(methods()) |> Enum.uniq(), method not in Verify.with_taylor() do
+    for method <- Keyword.keys(methods()) |> Enum.uniq(), method not in Options.with_taylor() do
       assert_raise ArgumentError, ~r/be :exact for method/, fn -> scan.(method: method, coefficients: :taylor) end
     end
   end

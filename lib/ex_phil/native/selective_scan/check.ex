@@ -1,0 +1,245 @@
+defmodule ExPhil.Native.SelectiveScan.Check do
+  @moduledoc false
+  # Whether a call makes sense, from types and shapes alone. The native `Problem` decides; where the library is not
+  # loaded, the same rules in the same order stand here, and those of a backward pass for calls that do not reach it.
+  alias ExPhil.Native.{Error, Nif, Tensor}
+  alias ExPhil.Native.SelectiveScan.{Options, Scratch}
+  alias ExPhil.Native.Tensor.Numbers
+
+  @sequences [:x, :dt, :b, :c, :z, :dy]
+  @order [:x, :dt, :a, :b, :c | Options.optional()]
+  @numbers [f: 32, bf: 16, f: 16, f: 64]
+  @numbers_expected "have type f32, bf16, f16 or f64"
+
+  @doc "Raises `ArgumentError` where the call is wrong. `tensors` are those of the call by their names."
+  def run!(form, tensors, options) do
+    case Nif.loaded() do
+      :ok -> native!(form, specs(tensors), options)
+      _ -> here!(form, specs(tensors), options)
+    end
+  end
+
+  @doc "Tensors by their names, as the native library sees them; those of Nx without their numbers, which stay where they are."
+  def specs(tensors), do: Map.new(tensors, fn {name, tensor} -> {name, spec(tensor)} end)
+
+  defp spec(%Tensor{} = tensor), do: tensor
+
+  if Code.ensure_loaded?(Nx) do
+    defp spec(%Nx.Tensor{} = tensor), do: Tensor.of_nx(tensor, <<>>)
+  end
+
+  defp native!(form, specs, options) do
+    {given, optional} = Map.split(specs, [:x, :dt, :a, :b, :c])
+    tensors = {given.x, given.dt, given.a, given.b, given.c}
+    with {:error, reason} <- Nif.check(form, tensors, Map.merge(options, optional)), do: Error.raise!(reason)
+  end
+
+  @doc """
+  Raises where a backward pass is wrong: its `tensors`, what flows in (`upstream`), or the boundary states among the
+  options.
+  """
+  def backward!(tensors, upstream, options) do
+    run!(:scan, tensors, options)
+    %{x: x, a: a} = specs = specs(tensors)
+    upstream = for {name, tensor} <- upstream, do: {name, spec(tensor)}
+    for {name, spec} <- upstream, do: element!(name, spec.type)
+    shapes = [dy: x.shape, dfinal_state: Tuple.insert_at(a.shape, 0, elem(x.shape, 0))]
+    for {name, spec} <- upstream, do: as_expected!(name, spec, x.type, shapes[name])
+    if states = options.boundary_states, do: boundary_states!(spec(states), specs, options)
+    :ok
+  end
+
+  defp boundary_states!(states, specs, options) do
+    element!(:boundary_states, states.type)
+    shape = states |> chunks(specs, options) |> Scratch.boundary_shape(specs, options)
+    as_expected!(:boundary_states, states, specs.x.type, shape)
+  end
+
+  # How many frames make a chunk is for the native library to know. Without it, nobody can say that a number is wrong.
+  defp chunks(states, specs, options) do
+    case {Nif.loaded(), states.shape} do
+      {:ok, _shape} -> "Host" |> Scratch.of(specs, options) |> elem(2)
+      {_error, shape} when tuple_size(shape) > 2 -> elem(shape, 2)
+      {_error, _shape} -> :chunks
+    end
+  end
+
+  defp as_expected!(name, spec, of_x, shape) do
+    type!(name, spec.type, of_x)
+    if spec.shape != shape, do: wrong!(name, "have shape #{shape |> Tuple.to_list() |> shape()}", spec.shape)
+  end
+
+  @doc "Raises where a tensor has not the numbers that it stands for. Those of Nx have."
+  def lengths!(tensors) do
+    for {name, %Tensor{type: type, shape: shape, data: data}} <- tensors do
+      expected = Numbers.bytes(type) * Tuple.product(shape)
+      if byte_size(data) != expected, do: wrong!(name, "hold #{expected} bytes", {:bytes, byte_size(data)})
+    end
+
+    :ok
+  end
+
+  @doc """
+  Raises where `b` or `c` is complex beside a real `a`. With its trailing 2, a complex {batch, seq, state} would pass for
+  a real {batch, seq, groups, state}.
+  """
+  def real!(tensors) do
+    if match?(%{shape: {_, _}}, tensors[:a]) and not match?(%{type: {:c, _}}, tensors[:a]) do
+      for name <- [:b, :c], %{type: {:c, bits}} <- [tensors[name]] do
+        raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"
+      end
+    end
+  end
+
+  @doc "The check without the native library."
+  def here!(form, specs, options) do
+    tensors = in_order(form, specs)
+    for {name, spec} <- tensors, do: element!(name, spec.type)
+    choices!(options)
+    sequence = axes!(form, specs.x)
+    if form == :step, do: causal!(options, specs)
+    for {name, spec} <- tensors, 0 in Tuple.to_list(spec.shape), do: wrong!(name, "have no empty axis", spec.shape)
+    if specs.x.type not in @numbers, do: wrong!(:x, @numbers_expected, {:type, specs.x.type})
+    {state, components} = system!(specs.a, List.last(sequence))
+    for {name, spec} <- tensors, do: type!(name, spec.type, specs.x.type)
+    for {name, spec} <- tensors, do: shape!(name, spec.shape, sequence, state, components)
+    coefficients!(options)
+    limit!(options.dt_limit)
+    for name <- [:b, :c], do: projection!(name, specs[name].shape, sequence, state, components)
+    fits_in_memory!(sequence, state)
+    :ok
+  end
+
+  # The state of a step is an argument of its own.
+  defp in_order(form, specs) do
+    for name <- @order, spec = specs[name] do
+      {if({form, name} == {:step, :initial_state}, do: :state, else: name), spec}
+    end
+  end
+
+  # Whether any tensor can have the type; which one, depends on that of x.
+  defp element!(:seq_idx, type) when type not in [{:s, 32} | @numbers],
+    do: wrong!(:seq_idx, "have type s32", {:type, type})
+
+  defp element!(name, type) when type not in [{:s, 32} | @numbers],
+    do: wrong!(name, @numbers_expected, {:type, type})
+
+  defp element!(_name, _type), do: :ok
+
+  defp choices!(%{method: method, coefficients: coefficients}) do
+    if method not in Options.methods(), do: wrong!(:method, "be one of #{names(Options.methods())}", method)
+
+    if coefficients not in [:exact, :taylor],
+      do: wrong!(:coefficients, "be one of :exact, :taylor", coefficients)
+  end
+
+  defp axes!(:scan, %{shape: {_, _, _} = shape}), do: Tuple.to_list(shape)
+  defp axes!(:step, %{shape: {_, _} = shape}), do: Tuple.to_list(shape)
+  defp axes!(:scan, x), do: wrong!(:x, "have shape {batch, seq, dim}", x.shape)
+  defp axes!(:step, x), do: wrong!(:x, "have shape {batch, dim}", x.shape)
+
+  defp causal!(%{method: method, bidirectional: both_ways?} = options, specs) do
+    if both_ways? == nil and Options.both_ways?(options) do
+      wrong!(:method, "be causal in a step (bidirectional: false says that the causal form is meant)", method)
+    end
+
+    if both_ways?, do: wrong!(:bidirectional, "be false in a step", true)
+    if options.reverse, do: wrong!(:reverse, "be false in a step", true)
+    if specs[:seq_idx], do: wrong!(:seq_idx, "be absent in a step", specs.seq_idx.shape)
+  end
+
+  # {state, components}
+  defp system!(%{shape: {dim, state}}, dim), do: {state, []}
+  defp system!(%{shape: {dim, state, 2}}, dim), do: {state, [2]}
+
+  defp system!(%{shape: shape}, dim) do
+    wrong!(:a, "have shape {#{dim}, state}, or {#{dim}, state, 2} for complex", shape)
+  end
+
+  defp type!(:seq_idx, {:s, 32}, _of_x), do: :ok
+  defp type!(:seq_idx, type, _of_x), do: wrong!(:seq_idx, "have type s32", {:type, type})
+
+  defp type!(name, type, of_x) do
+    expected = if name in @sequences, do: of_x, else: of_states(of_x)
+
+    if type != expected do
+      words = "have type #{Tensor.type_name(expected)} where x has type #{Tensor.type_name(of_x)}"
+      wrong!(name, words, {:type, type})
+    end
+  end
+
+  defp of_states({:f, 64}), do: {:f, 64}
+  defp of_states(_narrower), do: {:f, 32}
+
+  defp shape!(name, shape, [batch | _] = sequence, state, components) do
+    dim = List.last(sequence)
+
+    expected =
+      case name do
+        name when name in [:dt, :z] -> sequence
+        name when name in [:d, :dt_bias] -> [dim]
+        name when name in [:initial_state, :state] -> [batch, dim, state] ++ components
+        :seq_idx -> List.delete_at(sequence, -1)
+        _ -> nil
+      end
+
+    if expected && Tuple.to_list(shape) != expected, do: wrong!(name, "have shape #{shape(expected)}", shape)
+  end
+
+  defp coefficients!(%{method: method, coefficients: :taylor}) do
+    if method not in Options.with_taylor() do
+      wrong!(:coefficients, "be :exact for method #{inspect(method)}, which has no truncated series", :taylor)
+    end
+  end
+
+  defp coefficients!(_exact), do: :ok
+
+  # An infinity is a minimum from below or a maximum from above.
+  defp limit!({min, max}) when is_number(min) and is_number(max) and min > max do
+    wrong!(:dt_limit, "be {min, max} with min not above max", {min * 1.0, max * 1.0})
+  end
+
+  defp limit!(_limit), do: :ok
+
+  defp projection!(name, got, sequence, state, components) do
+    lead = List.delete_at(sequence, -1)
+    dim = List.last(sequence)
+    per_frame = lead ++ [state] ++ components
+    constant = [dim, state] ++ components
+    groups = got |> Tuple.to_list() |> Enum.at(length(lead))
+
+    fits? =
+      Tuple.to_list(got) in [per_frame, constant] or
+        (groups != nil and rem(dim, groups) == 0 and Tuple.to_list(got) == lead ++ [groups, state] ++ components)
+
+    if not fits? do
+      grouped = Enum.map_join(lead, &"#{&1}, ") <> "groups, " <> Enum.join([state | components], ", ")
+
+      wrong!(
+        name,
+        "have shape #{shape(per_frame)}, {#{grouped}} with groups a divisor of dim #{dim}, " <>
+          "or constant #{shape(constant)}",
+        got
+      )
+    end
+  end
+
+  # Sizes are computed in 64 bits where the scan runs.
+  defp fits_in_memory!(sequence, state) do
+    {[batch | seq], [dim]} = Enum.split(sequence, -1)
+    seq = List.first(seq, 1)
+
+    if batch * max(seq, state) * dim * 2 * 8 >= 2 ** 63, do: wrong!(:x, "fit in memory", {batch, seq, dim})
+  end
+
+  defp names(atoms), do: Enum.map_join(atoms, ", ", &inspect/1)
+  defp shape(axes), do: "{#{Enum.join(axes, ", ")}}"
+
+  defp wrong!(name, expected, got) do
+    raise ArgumentError, "expected #{name} to #{expected}, got: #{words(got)}"
+  end
+
+  defp words({:type, type}), do: Tensor.type_name(type)
+  defp words({:bytes, count}), do: "#{count} bytes"
+  defp words(other), do: inspect(other)
+end
