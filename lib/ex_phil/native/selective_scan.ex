@@ -232,7 +232,8 @@ defmodule ExPhil.Native.SelectiveScan do
   trailing 2 of a complex `a`: the states before every chunk of frames, for each direction that is scanned. It takes a
   twenty-fourth of `x`, `dt` and `dy` in long sequences. It is good for `backward/7` over the same inputs and options,
   and for nothing else. On a CUDA device it is `nil`: the device computes these states again in less time than they
-  would take over the bus, and `backward/7` does so where it is given `nil`.
+  would take over the bus, and `backward/7` does so where it is given `nil`. It is `nil`, too, by
+  `backend: :nx`, in `defn`, and of tensors that lie on a device.
 
   ## Examples
 

@@ -224,13 +224,17 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     end
   end
 
-  # Sizes are computed in 64 bits where the scan runs.
+  # Sizes are computed in 64 bits where the scan runs, of whole vectors and blocks.
   defp fits_in_memory!(sequence, state) do
     {[batch | seq], [dim]} = Enum.split(sequence, -1)
     seq = List.first(seq, 1)
 
-    if batch * max(seq, state) * dim * 2 * 8 >= 2 ** 63, do: wrong!(:x, "fit in memory", {batch, seq, dim})
+    if batch * seq * whole(dim, 128) * whole(state, 16) * 2 * 8 >= 2 ** 63 do
+      wrong!(:x, "have states that can be counted", {:states, {batch, seq, dim}, state})
+    end
   end
+
+  defp whole(axis, block), do: div(axis + block - 1, block) * block
 
   defp names(atoms), do: Enum.map_join(atoms, ", ", &inspect/1)
   defp shape(axes), do: "{#{Enum.join(axes, ", ")}}"
@@ -241,5 +245,6 @@ defmodule ExPhil.Native.SelectiveScan.Check do
 
   defp words({:type, type}), do: Tensor.type_name(type)
   defp words({:bytes, count}), do: "#{count} bytes"
+  defp words({:states, shape, count}), do: "#{inspect(shape)} and #{count} states"
   defp words(other), do: inspect(other)
 end
