@@ -81,9 +81,22 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
       Enum.sort_by(found, &elem(&1, 0).__struct__)
     end
 
+    # What a forward and a backward call are to give beside their results. On a machine with a CUDA device that is memory to
+    # work in, too, whose size is the device's own affair.
+    defp extras(opts) do
+      options = SelectiveScan.Options.read!(opts, :scan)
+      bidirectional = SelectiveScan.Options.both_ways?(options)
+      {[kept | forward], backward} = CustomCall.extras(inputs(), %{options | bidirectional: bidirectional})
+      workspaces = [forward, backward]
+      if not SelectiveScan.cuda_available?(), do: assert(workspaces == [[], []])
+      for workspace <- workspaces, do: assert(workspace == [] or match?([{:workspace, {_}, {:u, 8}}], workspace))
+      {kept, Enum.map(workspaces, fn tensors -> for {name, _, _} <- tensors, do: " #{name}" end)}
+    end
+
     test "targets, operands, results and attributes are those of the native handlers" do
-      [{backward, operands, gradients}, {forward, given, results}] =
-        both(method: :poly, dt_softplus: true, dt_limit: {0.01, :infinity})
+      opts = [method: :poly, dt_softplus: true, dt_limit: {0.01, :infinity}]
+      [{backward, operands, gradients}, {forward, given, results}] = both(opts)
+      {_kept, [of_forward, of_backward]} = extras(opts)
 
       options = [
         {"method", ~s("poly")},
@@ -94,21 +107,21 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
         {"dt_limit_min", "0.01 : f64"}
       ]
 
-      names = [{"operands", ~s("x dt a b c z")}, {"results", ~s("y final_state boundary_states")}]
+      names = [{"operands", ~s("x dt a b c z")}, {"results", ~s("y final_state boundary_states#{of_forward}")}]
       shapes = "2,200,6 2,200,6 6,4 2,200,4 2,200,4 2,200,6"
 
       assert CustomCall.call(forward) ==
                {"exphil_selective_scan_fwd", names ++ [{"shapes", ~s("#{shapes}")} | options]}
 
-      assert {length(given), tuple_size(results)} == {6, 3}
+      assert {length(given), tuple_size(results)} == {6, 3 + length(of_forward)}
 
       upstream = ~s("x dt a b c z dy dfinal_state boundary_states")
-      names = [{"operands", upstream}, {"results", ~s("x dt a b c z")}]
+      names = [{"operands", upstream}, {"results", ~s("x dt a b c z#{of_backward}")}]
       {target, [operands_named, results_named, {"shapes", shapes} | rest]} = CustomCall.call(backward)
       assert {target, [operands_named, results_named], rest} == {"exphil_selective_scan_bwd", names, options}
       # Two directions of chunks whose length is the backend's own affair.
       assert shapes =~ ~r/^"2,200,6 2,200,6 6,4 2,200,4 2,200,4 2,200,6 2,200,6 2,6,4 2,2,\d+,6,4"$/
-      assert {length(operands), tuple_size(gradients)} == {9, 6}
+      assert {length(operands), tuple_size(gradients)} == {9, 6 + length(of_backward)}
       # Nothing that XLA could lay out in more than one way.
       assert Enum.all?(
                operands ++ given ++ Tuple.to_list(gradients) ++ Tuple.to_list(results),
@@ -147,8 +160,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
 
     test "what the handlers ask for beside the results does no harm without them" do
       inputs = inputs()
-      {boundary, _} = CustomCall.extras(inputs, %{SelectiveScan.Options.read!([], :scan) | bidirectional: false})
-      assert [{:boundary_states, {1, 2, _chunks, 6, 4}, {:f, 32}}] = boundary
+      assert {{:boundary_states, {1, 2, _chunks, 6, 4}, {:f, 32}}, _} = extras([])
       native = Nx.Defn.grad(inputs, &loss(&1, []))
       nx = Nx.Defn.grad(inputs, &loss(&1, backend: :nx))
       for {name, wanted} <- nx, do: assert(distance(Tensor.from_nx(native[name]), Tensor.from_nx(wanted)) < 1.0e-5)
