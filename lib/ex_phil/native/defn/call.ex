@@ -114,17 +114,30 @@ if Code.ensure_loaded?(Nx) do
     # Of y·dy + final_state·dfinal_state. Nx's gradients are the conjugates of PyTorch's.
     defp gradients(tensors, upstream, options) do
       {seq_idx, differentiable} = Map.split(tensors, [:seq_idx])
+      {inputs, restored} = differentiable(differentiable, Backend.in_defn(options))
 
-      differentiable
+      inputs
       |> Nx.Defn.grad(fn inputs ->
-        {y, final_state} = expression(:scan, Map.merge(inputs, seq_idx), options)
-        Nx.add(inner(y, upstream.dy, :dy), inner(final_state, upstream[:dfinal_state], :dfinal_state))
+        {y, final_state} = expression(:scan, inputs |> each(restored) |> Map.merge(seq_idx), options)
+        loss = Nx.add(inner(y, upstream.dy, :dy), inner(final_state, upstream[:dfinal_state], :dfinal_state))
+        loss |> Nx.devectorize() |> Nx.sum()
       end)
       |> Map.new(fn {name, gradient} ->
         gradient = if complex?(gradient), do: Nx.conjugate(gradient), else: gradient
-        {name, Nx.as_type(gradient, Nx.type(tensors[name]))}
+        {name, gradient |> Nx.as_type(Nx.type(tensors[name])) |> restored.()}
       end)
     end
+
+    # What is differentiated, and what makes tensors of the scan of it. Nx's own gradient loses vectorized axes on the way
+    # through a scan that is written in Nx, so there they are axes like others, of every tensor.
+    defp differentiable(tensors, :nx) do
+      {names, values} = Enum.unzip(tensors)
+      [first | _] = values = Nx.broadcast_vectors(values)
+      plain = names |> Enum.zip(values) |> Map.new() |> each(&Nx.devectorize(&1, keep_names: false))
+      {plain, &Nx.vectorize(&1, first.vectorized_axes)}
+    end
+
+    defp differentiable(tensors, :native), do: {tensors, & &1}
 
     # As pairs: either may be complex, with the numbers of the other in pairs.
     defp inner(_output, nil, _name), do: 0.0

@@ -270,6 +270,24 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
+      @tag :vectorized_grad
+      test "have the gradients of each alone by the backward call, native and in Nx" do
+        inputs = inputs()
+        xs = for factor <- 1..3, do: Nx.multiply(inputs.x, factor)
+        together = %{inputs | x: xs |> Nx.stack() |> Nx.vectorize(:game)}
+        dy = inputs.z |> List.duplicate(3) |> Nx.stack() |> Nx.vectorize(:game)
+
+        for backend <- [:cpu, :nx] do
+          gradients = apply(SelectiveScan, :backward, [dy | args(together)] ++ [[backend: backend]])
+
+          for {x, index} <- Enum.with_index(xs),
+              {name, alone} <- apply(SelectiveScan, :backward, [inputs.z | args(%{inputs | x: x})]) do
+            assert gradients[name].vectorized_axes == [game: 3]
+            close!(Nx.devectorize(gradients[name])[index], alone)
+          end
+        end
+      end
+
       test "step" do
         inputs = inputs()
         [x, dt, b, c] = for name <- [:x, :dt, :b, :c], do: inputs[name][[.., 0]]
