@@ -182,7 +182,8 @@ if Code.ensure_loaded?(Axon) do
     end
 
     defp run(:selective_scan_step, given, a, opts) do
-      SelectiveScan.step(given[:state], given[:x], given[:dt], a, given[:b], given[:c], opts)
+      state = Nx.as_type(given[:state], Nx.type(a))
+      SelectiveScan.step(state, given[:x], given[:dt], a, given[:b], given[:c], opts)
     end
 
     defp in_own_type(tensor, name, _own) when name in [:z, :seq_idx], do: tensor

@@ -101,6 +101,9 @@ if Code.ensure_loaded?(Axon) do
       * `:head` - a function from the node of the hidden state to that of the output, whatever follows `build/1` in the
         model as trained. Default: the hidden state itself.
 
+    Under a policy of mixed precision the scan runs in f32 as ever, but Axon hands its state over in the policy's types, rounded
+    from frame to frame.
+
     A step is causal: what `ExPhil.Native.SelectiveScan.step/7` refuses among the options of the scan, it refuses here
     when the model is compiled.
 
@@ -195,7 +198,7 @@ if Code.ensure_loaded?(Axon) do
             {Nx.Tensor.t(), Nx.Tensor.t()}
     def exphil_step(state, x, b, c, dt, opts \\ []) do
       {x, dt, a} = exphil_inputs(x, b, dt)
-      SelectiveScan.step(state, x, dt, a, b, c, opts[:scan] || [])
+      SelectiveScan.step(Nx.as_type(state, Nx.type(a)), x, dt, a, b, c, opts[:scan] || [])
     end
 
     defp exphil_inputs(x, b, dt) do

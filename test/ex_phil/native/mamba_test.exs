@@ -287,6 +287,26 @@ if Code.ensure_loaded?(Axon) do
       end
     end
 
+    test "under mixed precision a model goes frame by frame, too" do
+      policy = Axon.MixedPrecision.create_policy(compute: {:bf, 16}, output: {:bf, 16})
+
+      for block <- [:exphil, :mamba_ssm] do
+        opts = [embed_size: 5, hidden_size: 8, state_size: 3, block: block]
+        {x, _key} = Nx.Random.normal(Nx.Random.key(5), shape: {2, 6, 5})
+        {init, predict} = Axon.build(Mamba.build([window: 6] ++ opts), seed: 0)
+        parameters = init.(Nx.to_template(x), Axon.ModelState.empty())
+
+        {_init, step} = opts |> Mamba.build_step() |> Axon.MixedPrecision.apply_policy(policy) |> Axon.build()
+
+        {got, _state} =
+          Enum.reduce(0..5, {nil, Mamba.initial_state(opts, 2)}, fn at, {_got, state} ->
+            step.(parameters, Map.put(state, "frame", x[[.., at]]))
+          end)
+
+        close!(Nx.as_type(got, :f32), predict.(parameters, x), 0.1)
+      end
+    end
+
     test "the convolution is Axon's" do
       key = Nx.Random.key(2)
       {x, key} = Nx.Random.normal(key, shape: {2, 7, 3})
