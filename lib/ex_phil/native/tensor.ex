@@ -132,10 +132,10 @@ defmodule ExPhil.Native.Tensor do
   end
 
   defp nest([number], []), do: number
+  defp nest([], [0 | _]), do: []
+  defp nest([], [count | inner]), do: List.duplicate(nest([], inner), count)
 
-  defp nest(numbers, [_ | inner]) do
-    inner |> Enum.reverse() |> Enum.reduce(numbers, &Enum.chunk_every(&2, max(&1, 1)))
-  end
+  defp nest(numbers, [_ | inner]), do: inner |> Enum.reverse() |> Enum.reduce(numbers, &Enum.chunk_every(&2, &1))
 
   @doc """
   The shape, a tuple.

@@ -316,11 +316,18 @@ impl Problem {
             let expected = format!("be :exact for method {}, which has no truncated series", options.method);
             return Err(Error::invalid("coefficients", expected, options.coefficients));
         }
-        if let Some([min, max]) = options.dt_limit
-            && !matches!(min.partial_cmp(&max), Some(Ordering::Less | Ordering::Equal))
-        {
-            let expected = "be {min, max} with min not above max";
-            return Err(Error::invalid("dt_limit", expected, format!("{{{min:?}, {max:?}}}")));
+        if let Some([min, max]) = options.dt_limit {
+            let expected = match min.partial_cmp(&max) {
+                // No step is within these.
+                Some(_) if min == f64::INFINITY || max == f64::NEG_INFINITY => {
+                    Some("be {min, max} with min below :infinity and max above :neg_infinity")
+                }
+                Some(Ordering::Less | Ordering::Equal) => None,
+                _ => Some("be {min, max} with min not above max"),
+            };
+            if let Some(expected) = expected {
+                return Err(Error::invalid("dt_limit", expected, format!("{{{min:?}, {max:?}}}")));
+            }
         }
         let problem = Self {
             batch: frames.batch,
@@ -614,7 +621,8 @@ mod tests {
         }
         let taylor = Options { coefficients: Coefficients::Taylor, ..Options::default() };
         assert!(Problem::scan(&inputs(), &taylor).is_err());
-        for limit in [[1.0, 0.0], [f64::NAN, 1.0]] {
+        let none = [[f64::INFINITY; 2], [f64::NEG_INFINITY; 2]];
+        for limit in [[1.0, 0.0], [f64::NAN, 1.0]].into_iter().chain(none) {
             let options = Options { dt_limit: Some(limit), ..Options::default() };
             assert!(Problem::scan(&inputs(), &options).is_err());
         }

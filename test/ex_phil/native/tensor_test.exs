@@ -48,6 +48,8 @@ defmodule ExPhil.Native.TensorTest do
     tensor = Tensor.from_list(list, :s32)
     assert Tensor.shape(tensor) == {3, 1, 2}
     assert Tensor.to_list(tensor) == list
+    assert Tensor.to_list(Tensor.zeros({2, 0})) == [[], []]
+    assert Tensor.to_list(Tensor.zeros({0, 3})) == []
   end
 
   test "a tensor without axes is a number" do
