@@ -1,6 +1,7 @@
 //! What can go wrong, in words for whoever has to mend it.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A request that was not carried out. Nothing was written to the outputs unless the variant says so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +52,12 @@ impl Error {
             remedy: "this is a fault of the library: please report it with the call that led to it".into(),
         }
     }
+}
+
+/// Runs a call at a border that no panic may cross: one, which would be a fault of ours, becomes an error. What the call touches is
+/// either its own or, like a result half written, of no use after an error.
+pub fn caught<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
 }
 
 /// The text of a panic.

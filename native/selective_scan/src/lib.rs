@@ -15,7 +15,7 @@ pub mod cuda;
 
 pub mod xla;
 
-pub use error::Error;
+pub use error::{Error, caught};
 pub use operands::{Gradients, Inputs, OutputGradients, Outputs};
 pub use problem::{Coefficients, ElementType, Method, Options, Problem, Projection, Spec};
 

@@ -1,19 +1,16 @@
 //! What goes back to Elixir where there is no result: `{:error, {kind, message}}`.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use rustler::schedule::consume_timeslice;
 use rustler::{Encoder, Env, Term};
-use selective_scan::Error;
+use selective_scan::{Error, caught};
 
 rustler::atoms! { error, failed, invalid_argument, unavailable }
 
 /// Runs a call. Its error keeps its kind; a panic, which would be a fault of ours, becomes one and goes no further.
 pub fn reply<'a>(env: Env<'a>, call: impl FnOnce() -> Result<Term<'a>, Error>) -> Term<'a> {
-    // What the call touches is either its own or, like a result half written, dropped with the error.
-    let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)));
-    outcome.unwrap_or_else(|reason| {
+    caught(call).unwrap_or_else(|reason| {
         let kind = match reason {
             Error::InvalidArgument { .. } => invalid_argument(),
             Error::Unavailable { .. } => unavailable(),

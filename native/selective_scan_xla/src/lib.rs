@@ -4,9 +4,8 @@
 //! A library that lives inside the BEAM cannot be loaded outside of it; so this one is a second, thin one.
 
 use std::ffi::{CStr, c_char};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use selective_scan::Error;
+use selective_scan::caught;
 use selective_scan::xla::{self, CallFrame, Registration, Scratch, XlaError};
 
 /// [`xla::forward_host`].
@@ -103,12 +102,6 @@ pub unsafe extern "C" fn exphil_selective_scan_scratch(
         }
     }
     0
-}
-
-/// Runs `f`. A panic, which would be a fault of ours, becomes an error and goes no further.
-fn caught<T>(f: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    // What it touches is dropped with the error.
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))
 }
 
 /// Writes as much of a text as there is room for, and a zero.

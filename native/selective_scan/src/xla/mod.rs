@@ -33,13 +33,11 @@ mod register;
 mod request;
 mod scratch;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 pub use abi::{CallFrame, Error as XlaError};
 pub use register::{Registration, register};
 pub use scratch::{Platform, Scratch, problem, scratch};
 
-use crate::Error;
+use crate::{Error, caught};
 use abi::{ErrorCode, STAGE_EXECUTE, STAGE_INITIALIZE};
 use frame::Frame;
 use request::{Backward, Forward};
@@ -113,11 +111,9 @@ unsafe fn answer(
     if frame.answers_metadata() {
         return std::ptr::null_mut();
     }
-    // What is left half done are results that nobody reads after an error.
-    match catch_unwind(AssertUnwindSafe(|| handle(&frame))) {
-        Ok(Ok(())) => std::ptr::null_mut(),
-        Ok(Err(error)) => frame.error(code(&error), &error.to_string()),
-        Err(panic) => frame.error(ErrorCode::Internal, &Error::of_panic(&*panic).to_string()),
+    match caught(|| handle(&frame)) {
+        Ok(()) => std::ptr::null_mut(),
+        Err(error) => frame.error(code(&error), &error.to_string()),
     }
 }
 

@@ -108,6 +108,20 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
   def pass_on(_event, measurements, metadata, test), do: send(test, {:fell_back, measurements, metadata})
 
+  # Has these be the devices of the machine during a test, which is told of fallbacks.
+  defp find_instead(devices) do
+    found = Devices.all()
+    :persistent_term.put({Devices, :all}, devices)
+    :persistent_term.erase({Fallback, :warned})
+    event = [:exphil_native, :selective_scan, :fallback]
+    :telemetry.attach("fallback", event, &__MODULE__.pass_on/4, self())
+
+    on_exit(fn ->
+      :telemetry.detach("fallback")
+      :persistent_term.put({Devices, :all}, found)
+    end)
+  end
+
   test "what a device costs follows from type and shape" do
     x = Tensor.zeros({4, 1000, 512}, :bf16)
     assert Cost.cuda(:forward, x) == 55 + div(3 * byte_size(x.data), 40_000)
@@ -115,16 +129,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   end
 
   test "a device that does not work is announced by a call, not by a question", %{inputs: inputs} do
-    found = Devices.all()
-    :persistent_term.put({Devices, :all}, {:error, {:failed, "the driver does not start"}})
-    :persistent_term.erase({Fallback, :warned})
-    event = [:exphil_native, :selective_scan, :fallback]
-    :telemetry.attach("question", event, &__MODULE__.pass_on/4, self())
-
-    on_exit(fn ->
-      :telemetry.detach("question")
-      :persistent_term.put({Devices, :all}, found)
-    end)
+    find_instead({:error, {:failed, "the driver does not start"}})
 
     assert with_log(fn -> call(inputs, :backend_for, []) end) == {{:cpu, "the driver does not start"}, ""}
     refute_received {:fell_back, _, _}
@@ -135,17 +140,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   describe "a device that fails" do
     setup do
       # A device that is not there, where a call is worth one: the native library fails to find it, truly.
-      found = Devices.all()
-      :persistent_term.put({Devices, :all}, {:ok, [%{ordinal: 99, name: "a device that is not there"}]})
-      :persistent_term.erase({Fallback, :warned})
-      event = [:exphil_native, :selective_scan, :fallback]
-      :telemetry.attach("fallback", event, &__MODULE__.pass_on/4, self())
-
-      on_exit(fn ->
-        :telemetry.detach("fallback")
-        :persistent_term.put({Devices, :all}, found)
-      end)
-
+      find_instead({:ok, [%{ordinal: 99, name: "a device that is not there"}]})
       {:ok, inputs: random(batch: 1, seq: 16, dim: 32, state: 1024 * System.schedulers_online())}
     end
 
