@@ -432,8 +432,9 @@ pub unsafe extern "C" fn cuTensorMapEncodeTiled(
 ) -> CUresult {
     let rank = rank as usize;
     let swizzled = match swizzle {
-        CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE => false,
-        CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B => true,
+        CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE => None,
+        CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B => Some(64),
+        CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B => Some(128),
         _ => return CUresult::CUDA_ERROR_NOT_SUPPORTED,
     };
     let element = match element {

@@ -15,8 +15,8 @@ const LONGEST: u32 = 256;
 /// What addresses, the distances of rows, and those of a box are multiples of.
 const UNIT: u64 = 16;
 
-/// Bytes of a row of a box that is swizzled.
-const SWIZZLED: usize = 128;
+/// What a box of shared memory begins at a multiple of.
+const BOX_ALIGNMENT: usize = 128;
 
 /// A tensor in global memory, and a box of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub struct TensorMap {
     pub strides: Vec<u64>,
     /// Elements of the box.
     pub tile: Vec<u32>,
-    /// Whether 16 bytes of a box lie where the rows of 128 bytes that they are in say.
-    pub swizzled: bool,
+    /// Whether, and within how many bytes, 16 of a box lie where the line of 128 that they are in says.
+    pub swizzled: Option<u32>,
 }
 
 /// Words of a tensor map: one for what it is and where, and of all dimensions its shape, its strides and its box.
@@ -49,14 +49,16 @@ impl TensorMap {
             && self.strides.iter().all(|&bytes| bytes.is_multiple_of(UNIT) && bytes < 1 << 40)
             && self.tile.iter().all(|count| (1..=LONGEST).contains(count))
             && row.is_multiple_of(UNIT)
-            && (!self.swizzled || row <= SWIZZLED as u64)
+            && self.swizzled.is_none_or(|bytes| [64, 128].contains(&bytes) && row <= u64::from(bytes))
     }
 
     /// As kernels are given it.
     pub fn words(&self) -> [u64; MAP_WORDS] {
         let mut words = [0; MAP_WORDS];
         words[0] = self.address;
-        words[1] = self.shape.len() as u64 | u64::from(self.swizzled) << 8 | (self.element as u64) << 16;
+        words[1] = self.shape.len() as u64
+            | u64::from(self.swizzled.unwrap_or(0)) << 8
+            | (self.element as u64) << 16;
         words[2..].iter_mut().zip(&self.shape).for_each(|(word, &count)| *word = count);
         words[7..].iter_mut().zip(&self.strides).for_each(|(word, &bytes)| *word = bytes);
         words[11..].iter_mut().zip(&self.tile).for_each(|(word, &count)| *word = u64::from(count));
@@ -73,7 +75,7 @@ impl TensorMap {
             shape: words[2..][..rank].to_vec(),
             strides: words[7..][..rank - 1].to_vec(),
             tile: words[11..][..rank].iter().map(|&count| count as u32).collect(),
-            swizzled: words[1] >> 8 & 1 == 1,
+            swizzled: Some((words[1] >> 8 & 0xff) as u32).filter(|&bytes| bytes > 0),
         };
         if map.is_valid() { Ok(map) } else { Err("no tensor map is there".to_owned()) }
     }
@@ -97,8 +99,9 @@ impl TensorMap {
                 global = global.zip(here).map(|(address, at)| address + at * step);
             }
             let place = start + (number * self.element) as u64;
-            // The number of 16 bytes among 128, by that of 128 among 1024.
-            let turned = if self.swizzled { place ^ (place >> 3 & 0x70) } else { place };
+            // The number of 16 bytes among so many, by that of 128.
+            let turns = u64::from(self.swizzled.unwrap_or(0)).saturating_sub(16);
+            let turned = place ^ (place >> 3 & turns);
             (turned, global)
         })
     }
@@ -150,8 +153,10 @@ impl TensorMap {
         shared: &mut Shared,
         mut copy: impl FnMut(&mut [u8], Option<u64>) -> Result<(), String>,
     ) -> Result<(), String> {
-        if !start.is_multiple_of(SWIZZLED as u64) {
-            return Err(format!("a box of shared memory at {start}, which is no multiple of {SWIZZLED}"));
+        if !start.is_multiple_of(BOX_ALIGNMENT as u64) {
+            return Err(format!(
+                "a box of shared memory at {start}, which is no multiple of {BOX_ALIGNMENT}"
+            ));
         }
         self.elements(start, coordinates)
             .try_for_each(|(place, address)| copy(shared.copied(place, self.element)?, address))
@@ -259,7 +264,7 @@ mod tests {
             shape: vec![8, 3],
             strides: vec![32],
             tile: vec![4, 4],
-            swizzled: false,
+            swizzled: None,
         };
         assert_eq!(TensorMap::of_words(map.words()).as_ref(), Ok(&map));
         let (mut global, mut shared) = (Global::default(), Shared::new(256, 1));
@@ -294,12 +299,19 @@ mod tests {
             shape: vec![32, 8],
             strides: vec![128],
             tile: vec![32, 8],
-            swizzled: true,
+            swizzled: Some(128),
         };
         let places: Vec<u64> = map.elements(1024, &[0, 0]).map(|(place, _)| place).collect();
         // Of row r, the pack of four elements p lies at p ^ r.
         let place = |number: u64| {
             1024 + number / 32 * 128 + ((number % 32 / 4) ^ (number / 32)) * 16 + number % 4 * 4
+        };
+        assert_eq!(places, Vec::from_iter((0..256).map(place)));
+        // Of rows of 64 bytes two share a line, which has four places.
+        let map = TensorMap { tile: vec![16, 16], swizzled: Some(64), ..map };
+        let places: Vec<u64> = map.elements(1024, &[0, 0]).map(|(place, _)| place).collect();
+        let place = |number: u64| {
+            1024 + number / 16 * 64 + ((number % 16 / 4) ^ (number / 32 % 4)) * 16 + number % 4 * 4
         };
         assert_eq!(places, Vec::from_iter((0..256).map(place)));
     }
@@ -312,11 +324,13 @@ mod tests {
             shape: shape.to_vec(),
             strides: vec![strides],
             tile: vec![32, 8],
-            swizzled: true,
+            swizzled: Some(128),
         };
         assert!(map([30, 8], 128, 4096).is_valid());
         assert!(!map([30, 8], 120, 4096).is_valid(), "rows of 120 bytes");
         assert!(!map([30, 8], 128, 4100).is_valid(), "an address of 4 bytes");
         assert!(!map([0, 8], 128, 4096).is_valid(), "nothing");
+        let wide = TensorMap { swizzled: Some(64), ..map([30, 8], 128, 4096) };
+        assert!(!wide.is_valid(), "rows of 128 bytes, swizzled within 64");
     }
 }

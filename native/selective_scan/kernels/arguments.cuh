@@ -90,9 +90,10 @@ struct Arguments {
   i64 checkpoint_interval;
   i64 checkpoint_count;
 
-  double limit_min;
-  double limit_max;
-  float scale;              // ½ where bidirectional, else 1
+  // Reals in 8 bytes each, as the host has them.
+  alignas(8) Real limit_min;
+  alignas(8) Real limit_max;
+  alignas(8) float scale;   // ½ where bidirectional, else 1
   int reverse;
   int first_pass;
   int last_pass;
@@ -101,6 +102,8 @@ struct Arguments {
   int write_final;          // this pass ends in final_state, or begins with its gradient
   int sums_go_on;           // sums over time go on from piece to piece, and reduce.cu has them after the last; else after each
 };
+
+static_assert(sizeof(Arguments) == ARGUMENTS_BYTES, "the host has the same fields");
 
 // States of a pass, and their reals.
 #define SLOTS (LANES * STATES)

@@ -44,7 +44,6 @@
 #define USE_B !SUMMARY
 #define USE_C 1
 #define USE_DY 1
-#define USE_Z 1
 // Not even if there are no others: a span back of chunks of several tiles takes 854 clocks then, not 840 (H200).
 #define ONE_PASS 0
 

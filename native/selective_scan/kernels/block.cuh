@@ -3,7 +3,7 @@
 // A block has CHANNELS neighbouring channels of one batch row. LANES threads hold STATES states each of a channel, so
 // that a pass covers SLOTS = LANES · STATES states.
 //
-// A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY, USE_Z before it includes this, and by ONE_PASS whether it
+// A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY before it includes this, and by ONE_PASS whether it
 // takes it that there are no others than this pass.
 
 #define THREADS (WARPS * 32)
@@ -218,11 +218,6 @@ __device__ __forceinline__ void load_constant(State (&states)[STATES], const Ele
 #else
 #define TILE_C 0
 #endif
-#if USE_Z && HAS_Z
-#define TILE_Z 1
-#else
-#define TILE_Z 0
-#endif
 
 // What a real becomes where it is stored: an element, or, as what gathers over several passes, itself.
 template <typename Stored>
@@ -420,13 +415,9 @@ __device__ __forceinline__ Real step_size(const Arguments& args, Real dt, [[mayb
   delta = softplus(delta);
 #endif
 #if LIMIT
-  if (delta < (Real)args.limit_min) {
-    delta = (Real)args.limit_min;
-    slope = (Real)0;
-  } else if (delta > (Real)args.limit_max) {
-    delta = (Real)args.limit_max;
-    slope = (Real)0;
-  }
+  const bool below = delta < args.limit_min, above = delta > args.limit_max;
+  slope = below || above ? (Real)0 : slope;
+  delta = below ? args.limit_min : above ? args.limit_max : delta;
 #endif
   return delta;
 }

@@ -1,5 +1,5 @@
-// The forward scan of forward.cu for what needs nothing but the scan (BULK of the policy): tiles of x, Δ, B and C as they lie in
-// device memory are brought by the device's engine for copies, and y is taken away by it (bulk.cuh).
+// The forward scan of forward.cu where the device's engine for copies can bring tiles, of x, dt, z, B and C as they lie in device
+// memory (BULK of the policy); it takes y away, too (bulk.cuh).
 //
 // A block walks one chunk of one batch row for CHANNELS channels. Of its warps, WARPS walk; one thread of a further one, the
 // carrier, asks for tiles, STAGES ahead, and has outputs taken away. No barrier is for all: walkers wait for a tile to
@@ -9,8 +9,9 @@
 // many sums over lanes, and half as many reads of Δ and x. A span is a frame for each lane, so that its operands are as many either
 // way.
 //
-// Each lane reads single elements of Δ and x, and multiplies for itself; it reads its states of B and C in packs, from what the
-// carrier's warp has made of them where elements have 16 bits. Operands are read a span ahead of the walk, over the borders of tiles
+// Where nothing is done to elements but the scan, each lane reads those of its channel for itself; else one lane makes and finishes
+// each for all (elements.cuh). A lane reads its states of B and C in packs, from what the carrier's warp has made of them where
+// elements have 16 bits. Operands are read a span ahead of the walk, over the borders of tiles
 // too, and sums over lanes are taken a span late. Exponentials are not computed ahead: that costs a tenth (bench/NOTES.md, as all
 // that is measured).
 //
@@ -22,7 +23,6 @@
 #define USE_B 1
 #define USE_C 1
 #define USE_DY 0
-#define USE_Z 0
 // Short rows gain 5% by a shorter start; for tiles of 32 frames the compiler then orders the loop over them in another way, which
 // takes 1% longer (H200).
 #define ONE_PASS (!SEVERAL_PASSES && TILE < 32)
@@ -39,28 +39,54 @@
 
 static_assert((LANES == 4 || LANES == 2) && SLOTS == 16 && PACK == 4 && WARPS == 4 && CHANNELS == 128 / LANES,
               "a lane has packs of states");
-static_assert(!COMPLEX && TILE_B && TILE_C && !HAS_D && !HAS_Z && !HAS_DT_BIAS && !SOFTPLUS && !LIMIT && ROUNDS == 1 && !SUMMARY,
-              "elements need nothing but the scan");
+static_assert(!COMPLEX && TILE_B && TILE_C && ROUNDS == 1 && !SUMMARY, "what is copied, and walked once");
 static_assert(ELEMENT == 0 || (ELEMENT > 1 && !SEVERAL_PASSES), "y does not gather in 16 bits");
+
+#define CHANGES_DT (HAS_DT_BIAS || SOFTPLUS || LIMIT)
+// Whether more is done to elements than the scan (`changes_elements` of the policy): then one lane of a channel owns each
+// (elements.cuh).
+#define HAS_OWNERS (CHANGES_DT || HAS_D || HAS_Z)
+static_assert(!HAS_OWNERS || (LANES == 4 && !SEVERAL_PASSES), "elements are made and finished once");
+
+// The frames of a sequence in a tile. Where lanes want the same channel of different frames, which is what they write and what owners
+// read, the engine swizzles: of the lines of 128 bytes, r of them has the 16 bytes p at p ^ r % 8, or, with frames of 64 bytes, at
+// p ^ r % 4 within each.
+#define FRAME_BYTES (CHANNELS * (int)sizeof(Element))
+#define SWIZZLED (HAS_OWNERS || FRAME_BYTES == 128)
 
 // Of a tile, as the engine copies them or as they are walked.
 template <typename Stored>
 struct Projections {
   Stored b[TILE][SLOTS], c[TILE][SLOTS];
 };
+typedef Element Sequence[TILE][CHANNELS];
+#define SWIZZLED_BYTES 1024  // places repeat after so many
 // As the engine copies it, each tensor's part at a multiple of 128 bytes.
 struct Tile {
-  Element delta[TILE][CHANNELS], x[TILE][CHANNELS];
+#if HAS_OWNERS
+  alignas(SWIZZLED_BYTES) Sequence delta;
+  alignas(SWIZZLED_BYTES) Sequence x;  // after the walk y: who owns an element has read it before
+#if HAS_Z
+  alignas(SWIZZLED_BYTES) Sequence z;
+#endif
+#else
+  Sequence delta, x;
+#endif
   Projections<Element> projections;
 };
 static_assert(TILE % SPAN == 0, "a tile is made of spans");
+#define TILE_BYTES (TILE * ((2 + HAS_Z) * FRAME_BYTES + 2 * SLOTS * (int)sizeof(Element)))
+
+#if HAS_OWNERS
+// A span of a warp as it is walked: pairs of frames of each channel, {Δ, scaled x} of a frame.
+typedef Real Made[SPAN / 2][CHANNELS_PER_WARP][2][2];
+#else
 // A walker that has a tile knows that the outputs of STAGES tiles before have been read, because the carrier waited for that before
-// it asked for the tile. They lie frame by frame, but if a frame is 128 bytes the place of a pack of 16 bytes p is, in frame r,
-// p ^ r % 8, as the engine has it where it swizzles: so the lanes of a channel, which write different frames, find different banks.
-#define SWIZZLED (CHANNELS * sizeof(Element) == 128)
-struct alignas(SWIZZLED ? 1024 : 128) Outputs {  // after so many bytes the places are the same again
-  Element y[TILE][CHANNELS];
+// it asked for the tile.
+struct alignas(SWIZZLED ? SWIZZLED_BYTES : 128) Outputs {
+  Sequence y;
 };
+#endif
 
 __device__ __forceinline__ int column_of(int row) { return row; }
 
@@ -71,7 +97,11 @@ typedef Real Pairs[STATES][THREADS][2];
 
 struct Shared {
   Tile tiles[STAGES];
+#if HAS_OWNERS
+  alignas(16) Made made[WARPS][2];
+#else
   Outputs outputs[STAGES];
+#endif
 #if WIDENS
   Projections<Real> widened[STAGES];
 #endif
@@ -83,6 +113,15 @@ struct Shared {
   Place place;  // of the block: the walk needs the registers
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
+
+// Where the outputs of the tile of a stage are stored.
+__device__ __forceinline__ Sequence& outputs_of(Shared& shared, int stage) {
+#if HAS_OWNERS
+  return shared.tiles[stage].x;
+#else
+  return shared.outputs[stage].y;
+#endif
+}
 
 // The frames of a chunk, in tiles; the last may be a part of one.
 struct Frames {
@@ -153,6 +192,9 @@ __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const
     const int frame = frames.begin + number * TILE, channel = (int)place.channel0, row = (int)place.row;
     bring(tile.delta, maps.dt, channel, frame, row, barrier);
     bring(tile.x, maps.x, channel, frame, row, barrier);
+#if HAS_Z
+    bring(tile.z, maps.z, channel, frame, row, barrier);
+#endif
     bring(tile.projections.b, maps.b, (int)first_state(args), (int)place.group_b, frame, row, barrier);
     bring(tile.projections.c, maps.c, (int)first_state(args), (int)place.group_c, frame, row, barrier);
   }
@@ -160,19 +202,19 @@ __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const
   marks.store(shared.marks[stage]);
 #endif
   // Until this thread arrives nobody passes, however many of the bytes that it announces have come.
-  if (asks()) barrier.arrive_announcing(sizeof(Tile));
+  if (asks()) barrier.arrive_announcing(TILE_BYTES);
 }
 
 // Takes away what has come of the tile of a stage, once it has been walked.
 __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
                                               int frame, const Turn<STAGES>& stage) {
   shared.stages.walked[stage.place].wait(stage.parity);
-  const Outputs& outputs = shared.outputs[stage.place];
+  const Sequence& outputs = outputs_of(shared, stage.place);
   if (SEVERAL_PASSES && !args.first_pass) {
     // To what the passes before this have left. Passes follow one another, so the bits are the same each time.
-    add_to(maps.y, (int)place.channel0, frame, (int)place.row, outputs.y);
+    add_to(maps.y, (int)place.channel0, frame, (int)place.row, outputs);
   } else {
-    take_away(maps.y, (int)place.channel0, frame, (int)place.row, outputs.y);
+    take_away(maps.y, (int)place.channel0, frame, (int)place.row, outputs);
   }
   wait_until_read();
 }
@@ -180,7 +222,7 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
 // Whether a launch may be of some blocks: of those of all rows in line, from args.first_block on (Share in policy/forward.rs). Rows of
 // short tiles never are: to ask costs a window a hundredth. FRAMES_PER_LANE: of the tiles of long rows (BULK_FRAMES_PER_LANE there).
 #define FRAMES_PER_LANE 8
-#define SHARES (!CUT && !SEVERAL_PASSES && !SEQ_IDX && TILE == FRAMES_PER_LANE * LANES)
+#define SHARES (!CUT && !SEVERAL_PASSES && !SEQ_IDX && !HAS_OWNERS && TILE == FRAMES_PER_LANE * LANES)
 
 __device__ __forceinline__ Place find_place_in_line(const Arguments& args) {
 #if !SHARES
@@ -240,15 +282,17 @@ __device__ __forceinline__ const Projections<Real>& projections_of(const Shared&
 #endif
 }
 
-__device__ __forceinline__ void fetch_span(const Shared& shared, int stage, const Thread& thread, int span, Real (&delta)[SPAN],
-                                           Span& operands) {
+#include "elements.cuh"
+
+// `counted`: the number of the span, counted on over the border of its tile.
+__device__ __forceinline__ void fetch_span(const Shared& shared, int stage, const Thread& thread, const Elements& elements, int span,
+                                           int counted, Real (&delta)[SPAN], Span& operands) {
   const Tile& tile = shared.tiles[stage];
   const Projections<Real>& projections = projections_of(shared, stage);
 #pragma unroll
   for (int g = 0; g < SPAN; g++) {
     const int r = span * SPAN + g;
-    delta[g] = to_real(tile.delta[r][thread.row]);
-    operands.x[g] = to_real(tile.x[r][thread.row]);
+    elements.fetch(tile, thread, r, counted, g, delta, operands.x);
     State b[STATES], c[STATES];
     load_slots(b, projections.b[r], thread.lane);
     load_slots(c, projections.c[r], thread.lane);
@@ -302,29 +346,20 @@ template <bool WHOLE>
 __device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[SPAN], Span& operands, u32 marks, int rows,
                                              Real (&y)[SPAN]) {
   SpanCoefficients k;
+#if !HAS_OWNERS
 #pragma unroll
   for (int g = 0; g < SPAN; g++) operands.x[g] = scale_input(operands.x[g], delta[g]);
+#endif
   discretize_span(thread, delta, operands, k);
   walk_span<WHOLE>(thread, operands, k, marks, rows, y);
-#if SEQ_IDX
-  if constexpr (!WHOLE) {
-#pragma unroll
-    for (int g = 0; g < SPAN; g++) y[g] = marks >> 8 * g & MARK_SKIP ? 0 : y[g];
-  }
-#endif
 }
 
-// Sums the lanes' parts of a span; every lane puts one frame's.
-__device__ __forceinline__ void put_sums(Outputs& outputs, const Thread& thread, int span, Real (&y)[SPAN]) {
+// Sums the lanes' parts of a span; every lane puts one frame's, of those that are not marked to be skipped.
+__device__ __forceinline__ void put_sums(Shared& shared, int stage, const Thread& thread, const Elements& elements, int span,
+                                         u32 marks, Real (&y)[SPAN]) {
   sum_over_lanes(thread.lane, y);
-  if constexpr (SWIZZLED) {
-    // Found once for all spans: what they add to it are other bits.
-    constexpr int PER_PACK = 16 / sizeof(Element);
-    const int place = thread.lane * CHANNELS + (thread.row ^ thread.lane * PER_PACK);
-    (&outputs.y[span * SPAN][0])[place ^ span * SPAN % 8 * PER_PACK] = to_element(y[0]);
-  } else {
-    outputs.y[span * SPAN + thread.lane][thread.row] = to_element(y[0]);
-  }
+  const Real sum = elements.finish(y[0]);
+  own(outputs_of(shared, stage), thread, span) = to_element(marks >> 8 * thread.lane & MARK_SKIP ? (Real)0 : sum);
 }
 
 // Tells the carrier that the warp has walked the tile of a stage.
@@ -355,12 +390,19 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
 
   if (!is_beside(args)) wait_for_kernels_before();
   Thread thread;
+#if HAS_OWNERS
+  find_thread(thread, place);  // here, too, so that all that a thread begins with is on its way at once
+#endif
+  Elements elements(shared, args, thread);
   begin_thread(thread, args, place);
+  elements.settle_parameters(args);
   Kept kept(args, begin, frames.count);
   pair_registers(thread, shared.pairs);
   const int tiles = frames.tiles(), last_rows = frames.count - (tiles - 1) * TILE;
-  // Where few frames are missing, and they leave the states as they are, the last tile is walked like the others.
-  const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && thread.finite) ? tiles : tiles - 1;
+  // Where few frames are missing, the last tile is walked like the others, if they leave the states as they are: what the engine
+  // brings of them is zero. Where dt is not Δ they do not, unless nobody wants the states.
+  const bool leaves_states = CHANGES_DT ? !args.final_state : thread.finite;
+  const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && leaves_states) ? tiles : tiles - 1;
 
   Turn<STAGES> stage;
   Real delta[SPAN], last[SPAN];
@@ -370,7 +412,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   do {
     // Tiles that are whole.
     shared.stages.wait(stage);
-    fetch_span(shared, stage.place, thread, 0, delta, operands);
+    elements.begin(args, shared.tiles[stage.place], thread);
+    fetch_span(shared, stage.place, thread, elements, 0, 0, delta, operands);
+    elements.end_span();
     const int first = number;
     bool unmarked = is_unmarked(shared, stage.place);
 #pragma unroll 1
@@ -383,15 +427,17 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         Real next_delta[SPAN], y[SPAN];
         Span next_operands;
         const bool goes_on = span == SPANS - 1;
-        if (goes_on && number + 1 < tiles) shared.stages.wait(next);
+        if (span == SPANS - Elements::AHEAD && number + 1 < tiles) shared.stages.wait(next);
         // After the last tile there is nothing to be fetched; what is there is not used.
         if (goes_on) unmarked = is_unmarked(shared, next.place);
-        fetch_span(shared, goes_on ? next.place : stage.place, thread, (span + 1) % SPANS, next_delta, next_operands);
+        fetch_span(shared, goes_on ? next.place : stage.place, thread, elements, (span + 1) % SPANS, span + 1,
+                   next_delta, next_operands);
+        elements.go_on(args, shared.tiles[stage.place], shared.tiles[next.place], thread, span);
         walk_fetched<true>(thread, delta, operands, 0, SPAN, y);
         if (span > 0) {
-          put_sums(shared.outputs[stage.place], thread, span - 1, last);
+          put_sums(shared, stage.place, thread, elements, span - 1, 0, last);
         } else if (number > first) {
-          put_sums(shared.outputs[before], thread, SPANS - 1, last);
+          put_sums(shared, before, thread, elements, SPANS - 1, 0, last);
           tell_walked(shared, before);
         }
 #pragma unroll
@@ -400,7 +446,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
           delta[g] = next_delta[g];
         }
         operands = next_operands;
+        elements.end_span();
       }
+      elements.end_tile();
       before = stage.place;
       stage = next;
     }
@@ -408,7 +456,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     // the loop, the compiler finds another order for the loop itself, which takes 1.7% longer (H200).
     const int other = SEQ_IDX ? number : whole;
     if (other > first) {
-      put_sums(shared.outputs[before], thread, SPANS - 1, last);
+      elements.end();
+      put_sums(shared, before, thread, elements, SPANS - 1, 0, last);
       tell_walked(shared, before);
     }
     if (other < tiles) {
@@ -417,9 +466,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
 #pragma unroll 1
       for (int span = 0; span * SPAN < rows; span++) {
         Real y[SPAN];
-        fetch_span(shared, stage.place, thread, span, delta, operands);
-        walk_fetched<false>(thread, delta, operands, marks_of(shared, stage.place, span), rows - span * SPAN, y);
-        put_sums(shared.outputs[stage.place], thread, span, y);
+        const u32 marks = marks_of(shared, stage.place, span);
+        elements.make_alone(args, shared.tiles[stage.place], thread, span);
+        fetch_span(shared, stage.place, thread, elements, span, span, delta, operands);
+        walk_fetched<false>(thread, delta, operands, marks, rows - span * SPAN, y);
+        put_sums(shared, stage.place, thread, elements, span, marks, y);
       }
       tell_walked(shared, stage.place);
       stage.advance();

@@ -17,7 +17,7 @@ struct alignas(64) TensorMap {
 
 // What scan_bulk is given beside `Arguments`, and what scan_chunks is: of tensor_maps.rs.
 struct Maps {
-  TensorMap x, dt, b, c, y;
+  TensorMap x, dt, b, c, y, z;  // there may be no z
 };
 struct Sources {
   TensorMap dt, source, projection;

@@ -19,7 +19,6 @@
 #define USE_B 1
 #define USE_C !SUMMARY
 #define USE_DY 0
-#define USE_Z !SUMMARY
 // Of a summary's pass it is not said whether it is the only one.
 #define ONE_PASS (!SEVERAL_PASSES && !SUMMARY)
 

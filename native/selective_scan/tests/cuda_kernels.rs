@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::packed::{pack, target, unpack};
-use selective_scan::cuda::policy::{Bulk, Layout, Properties};
+use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, f64, problem};
@@ -49,7 +49,8 @@ fn problems() -> Vec<Problem> {
     let of_32_states = block(8, 2048, 1536, 64);
     // Tiles that the device copies, if it can.
     let copied = problem(8, 2048, 1536, 16);
-    exact.chain(series).enumerate().map(vary).chain([wide, of_32_states, copied]).collect()
+    let made = bf16(Problem { seq_idx: true, dt_limit: Some([0.0, 1.0]), ..block(8, 2048, 1536, 16) });
+    exact.chain(series).enumerate().map(vary).chain([wide, of_32_states, copied, made]).collect()
 }
 
 /// Problems as the GPU tests draw them, whatever comes together: a few, because each is compiled.
@@ -99,12 +100,15 @@ fn tiles_are_copied_by_devices_that_can() {
         problem(1, 65536, 1024, 16),
         // Short rows, where there are many.
         problem(32, 60, 512, 16),
+        Problem { seq_idx: true, ..problem(32, 60, 512, 16) },
+        block(8, 2048, 1536, 16),
+        bf16(block(32, 60, 512, 16)),
     ] {
         assert!(copies_tiles(&h200, &problem), "{problem:?}");
     }
     for problem in [
-        block(8, 2048, 1536, 16),
         bf16(plain.clone()),
+        block(8, 2048, 1536, 24),
         Problem { reverse: true, ..plain.clone() },
         Problem { c: Projection::Constant, ..plain.clone() },
         // Rows that are no multiple of 16 bytes, or that two groups share a box of.
@@ -112,7 +116,7 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { dim: 1534, ..plain.clone() },
         halves(&Problem { dim: 1544, ..plain.clone() }),
         problem(8, 60, 512, 16),
-        Problem { seq_idx: true, ..problem(32, 60, 512, 16) },
+        bf16(Problem { seq_idx: true, ..block(32, 60, 512, 16) }),
         problem(32, 60, 512, 64),
     ] {
         assert!(!copies_tiles(&h200, &problem), "{problem:?}");
@@ -193,6 +197,9 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
         // Units, and rows, that end within a block of two lanes.
         halves(832),
         problem(232, 130, 96, 16),
+        // Each element is made by one lane.
+        block(64, 197, 768, 16),
+        bf16(block(64, 197, 768, 16)),
     ] {
         assert_eq!(dealt(&problem), Some((4, 0)), "{problem:?}");
     }
@@ -211,13 +218,15 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
 #[test]
 fn tiles_of_short_rows_are_whole_spans_and_leave_few_frames_over() {
     let h200 = device(90);
+    let tile_of = |seq| h200.forward(&problem(13, seq, 512, 16)).bulk.map(|bulk| bulk.layout.tile);
     for seq in 1..128 {
-        let plan = h200.forward(&problem(64, seq, 512, 16));
-        let through_registers = seq < 16 || plan.checkpoint_interval < seq;
-        assert_eq!(plan.bulk.is_none(), through_registers, "{seq} frames: {plan:?}");
-        if let Some(Bulk { layout: Layout { tile, .. }, .. }) = plan.bulk {
-            assert!(tile.is_multiple_of(4) && (16..=32).contains(&tile), "{seq} frames: {plan:?}");
-            assert!(seq.next_multiple_of(tile) - seq < 16, "{seq} frames: {plan:?}");
+        let tile = tile_of(seq);
+        match seq {
+            ..16 => assert_eq!(tile, None, "{seq} frames"),
+            16..=64 => {
+                assert!(tile.is_some_and(|tile| tile % 4 == 0 && seq % tile <= 7), "{seq} frames: {tile:?}")
+            }
+            _ => assert_eq!(tile, Some(32), "{seq} frames"),
         }
     }
     assert_eq!(h200.forward(&problem(32, 60, 512, 16)).bulk.map(|bulk| bulk.layout.tile), Some(20));

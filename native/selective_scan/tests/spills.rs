@@ -9,9 +9,10 @@ mod support;
 use std::collections::HashMap;
 
 use rayon::prelude::*;
-use selective_scan::cuda::compile::Configuration;
+use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::{Pass, configurations};
-use shapes::problem;
+use selective_scan::{Method, Problem};
+use shapes::{bf16, block, problem};
 use support::devices::{architectures, device, kernels};
 use support::nvrtc::compiler_of;
 use support::registry::Registry;
@@ -59,6 +60,20 @@ fn kernels_spill_nothing() {
                 let of = || format!("{name}, {:?}", configuration.program);
                 all.entry((device.architecture, configuration)).or_insert_with(of);
             }
+        }
+    }
+    // Packed rows and limits in copied tiles, where elements are made.
+    let packed = |problem| Problem { seq_idx: true, ..problem };
+    let limited = |problem| Problem { dt_limit: Some([0.0, 1.0]), ..problem };
+    for problem in [
+        packed(block(8, 2048, 1536, 16)),
+        limited(block(8, 2048, 1536, 16)),
+        bf16(limited(packed(block(8, 2048, 1536, 16)))),
+        packed(Problem { method: Method::Rk4, ..block(8, 2048, 1536, 16) }),
+    ] {
+        for configuration in configurations(&h200, &problem, Pass::Forward) {
+            assert_eq!(configuration.program, Program::Bulk);
+            all.insert((h200.architecture, configuration), format!("{problem:?}"));
         }
     }
     let spilling = all.par_iter().filter_map(|((architecture, configuration), of)| {

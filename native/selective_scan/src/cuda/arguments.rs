@@ -87,8 +87,8 @@ pub(super) struct Arguments {
     pub(super) checkpoint_interval: i64,
     pub(super) checkpoint_count: i64,
 
-    pub(super) limit_min: f64,
-    pub(super) limit_max: f64,
+    pub(super) limit_min: RealBits,
+    pub(super) limit_max: RealBits,
     pub(super) scale: f32,
     pub(super) reverse: i32,
     pub(super) first_pass: i32,
@@ -99,10 +99,22 @@ pub(super) struct Arguments {
     pub(super) sums_go_on: i32,
 }
 
+/// A real, in the first of 8 bytes.
+type RealBits = u64;
+
+/// A number as the kernels of a problem compute with it.
+fn real_bits(problem: &Problem, value: f64) -> RealBits {
+    match problem.element.state_type() {
+        ElementType::F64 => value.to_bits(),
+        _ => (value as f32).to_bits().into(),
+    }
+}
+
 impl Arguments {
     pub(super) fn of(problem: &Problem, inputs: &Inputs<CUdeviceptr>) -> Self {
         let groups = |projection: Projection| projection.groups().unwrap_or(1) as i64;
-        let [limit_min, limit_max] = problem.dt_limit.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+        let limits = problem.dt_limit.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+        let [limit_min, limit_max] = limits.map(|limit| real_bits(problem, limit));
         Self {
             x: inputs.x,
             dt: inputs.dt,

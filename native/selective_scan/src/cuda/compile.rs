@@ -5,6 +5,7 @@ use std::ffi::CStr;
 
 use sha2::{Digest, Sha256};
 
+use super::arguments::Arguments;
 use super::policy::Layout;
 use crate::{Coefficients, ElementType, Method};
 
@@ -67,6 +68,7 @@ pub(super) const HEADERS: &[(&CStr, &str)] = &[
     source!("staged.cuh"),
     source!("stretches.cuh"),
     source!("bulk.cuh"),
+    source!("elements.cuh"),
     source!("time_lanes.cuh"),
     source!("pairs.cuh"),
     source!("frames.cuh"),
@@ -171,6 +173,7 @@ impl Configuration {
             ("STREAMS", usize::from(self.streams)),
             ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
+            ("ARGUMENTS_BYTES", size_of::<Arguments>()),
         ]
         .iter()
         .map(|(name, value)| format!("-D{name}={value}"))

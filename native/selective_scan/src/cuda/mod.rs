@@ -8,7 +8,7 @@
 //! channel in registers. Nothing of a state ever reaches memory but its beginning and its end. What the threads of a
 //! block share, x, dt, b and c, is brought to shared memory a tile of frames at a time while the last tile is
 //! walked, and everything that happens to an element but once (conversion, bias, softplus, limit, the gate) happens
-//! there. Where nothing happens to it, and the device can copy tiles by itself, it does (`bulk.cu`). The floor is set by
+//! there. Where the device can copy tiles by itself, it does (`bulk.cu`). The floor is set by
 //! the unit for exponentials, 16 a clock and multiprocessor, or by the bytes of x, dt and y, whichever takes longer
 //! (`spans.cuh`). A scan over time in parallel (as in Gu & Dao 2023, "Mamba", section 3.3.2)
 //! would pay its logarithm for every state; it is not needed where batch and dim fill the device.

@@ -3,7 +3,9 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use cudarc::driver::sys::CUtensorMapSwizzle::{CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_NONE};
+use cudarc::driver::sys::CUtensorMapSwizzle::{
+    CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_NONE,
+};
 use cudarc::driver::sys::{
     CUdeviceptr, CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
     CUtensorMapL2promotion, CUtensorMapSwizzle, cuTensorMapEncodeTiled, culib,
@@ -11,7 +13,7 @@ use cudarc::driver::sys::{
 
 use super::arguments::Arguments;
 use super::driver::During;
-use super::policy::{Chunks, Layout, swizzles_outputs};
+use super::policy::{Chunks, Layout, swizzles_inputs, swizzles_outputs};
 use crate::{ElementType, Error, Inputs, Problem, Projection};
 
 /// `Maps` of bulk.cuh, field by field.
@@ -22,6 +24,7 @@ pub(super) struct Maps {
     b: CUtensorMap,
     c: CUtensorMap,
     y: CUtensorMap,
+    z: CUtensorMap,
 }
 
 /// Whether the driver can make tensor maps: from CUDA 12.0 on.
@@ -93,14 +96,14 @@ struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
-    fn of_sequence(
-        &self,
-        what: &str,
-        address: CUdeviceptr,
-        swizzle: CUtensorMapSwizzle,
-    ) -> Result<CUtensorMap, Error> {
+    fn of_sequence(&self, what: &str, address: CUdeviceptr, swizzles: bool) -> Result<CUtensorMap, Error> {
         let Problem { batch, seq, dim, element, .. } = *self.problem;
         let tile = [self.layout.channels, self.layout.tile, 1];
+        let swizzle = match self.layout.channels * element.size() {
+            64 if swizzles => CU_TENSOR_MAP_SWIZZLE_64B,
+            _ if swizzles => CU_TENSOR_MAP_SWIZZLE_128B,
+            _ => CU_TENSOR_MAP_SWIZZLE_NONE,
+        };
         map(what, element, address, [dim, seq, batch], tile, swizzle)
     }
 
@@ -127,17 +130,15 @@ impl Maps {
         inputs: &Inputs<CUdeviceptr>,
         y: CUdeviceptr,
     ) -> Result<Self, Error> {
-        let swizzle = match swizzles_outputs(problem, layout) {
-            true => CU_TENSOR_MAP_SWIZZLE_128B,
-            false => CU_TENSOR_MAP_SWIZZLE_NONE,
-        };
         let tiles = Tiles { problem, layout };
+        let input = |what, address| tiles.of_sequence(what, address, swizzles_inputs(problem));
         Ok(Self {
-            x: tiles.of_sequence("x", inputs.x, CU_TENSOR_MAP_SWIZZLE_NONE)?,
-            dt: tiles.of_sequence("dt", inputs.dt, CU_TENSOR_MAP_SWIZZLE_NONE)?,
+            x: input("x", inputs.x)?,
+            dt: input("dt", inputs.dt)?,
             b: tiles.of_projection("b", inputs.b, problem.b)?,
             c: tiles.of_projection("c", inputs.c, problem.c)?,
-            y: tiles.of_sequence("y", y, swizzle)?,
+            y: tiles.of_sequence("y", y, swizzles_outputs(problem, layout))?,
+            z: inputs.z.map_or(Ok(CUtensorMap { opaque: [0; 16] }), |z| input("z", z))?,
         })
     }
 }
@@ -151,7 +152,7 @@ impl Sources {
         chunks: Chunks,
     ) -> Result<Self, Error> {
         let tiles = Tiles { problem, layout };
-        let sequence = |what, address| tiles.of_sequence(what, address, CU_TENSOR_MAP_SWIZZLE_NONE);
+        let sequence = |what, address| tiles.of_sequence(what, address, false);
         let (source, projection) = match chunks {
             Chunks::OfAdjoints => (("dy", arguments.dy), ("c", arguments.c, problem.c)),
             _ => (("x", arguments.x), ("b", arguments.b, problem.b)),

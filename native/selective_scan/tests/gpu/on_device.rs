@@ -109,6 +109,11 @@ impl OnDevice {
         }
     }
 
+    pub fn without_final_state(mut self) -> Self {
+        self.outputs.final_state = None;
+        self
+    }
+
     pub fn enqueue_forward(&self, keep: bool) -> Result<(), Error> {
         let address = |_: &str, memory: &Memory| memory.address;
         // SAFETY: all memory has the sizes asked for and lives until the stream has been waited for.

@@ -16,6 +16,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/bulk.cuh",
     "kernels/chunks.cu",
     "kernels/discretize.cuh",
+    "kernels/elements.cuh",
     "kernels/forward.cu",
     "kernels/frames.cuh",
     "kernels/gradients.cuh",

@@ -2,7 +2,7 @@
 
 use selective_scan::{ElementType, Method, Problem, Projection};
 
-use crate::correctness::{all, check, check_forward, check_kept};
+use crate::correctness::{all, check, check_forward, check_kept, check_y};
 use crate::shapes::{bf16, block, f64, problem};
 use crate::support::devices::copies_tiles;
 use crate::support::random;
@@ -18,6 +18,7 @@ pub fn copied_tiles(quick: bool) {
     let packed = |problem| Problem { seq_idx: true, ..problem };
     let problems = [
         initial_state(problem(7, 50, 960, 16)),
+        initial_state(block(7, 50, 960, 16)),
         problem(30, 128, 128, 16),
         problem(4, 129, 960, 16),
         initial_state(problem(4, 197, 960, 16)),
@@ -33,10 +34,17 @@ pub fn copied_tiles(quick: bool) {
         Problem { method: Method::Rk4, ..problem(4, 140, 1000, 16) },
         packed(problem(1, 1500, 1664, 16)),
         packed(problem(1, 3800, 1024, 16)),
-        // Short rows: three whole tiles, a last one that is walked whole, as in the first problem, and one that is not.
+        // Short rows: three whole tiles, and a last one that lacks frames, as in the first problem, too.
         problem(13, 60, 512, 16),
         problem(8, 33, 840, 12),
         grouped(2, 4, problem(7, 64, 1024, 16)),
+        packed(problem(13, 60, 512, 16)),
+        packed(block(8, 33, 840, 16)),
+        // Those between them and the others, of several passes, too.
+        problem(8, 100, 840, 12),
+        packed(block(7, 66, 960, 16)),
+        problem(7, 90, 960, 24),
+        problem(264, 70, 36, 16),
         // Two lanes a channel, where channels fill the device evenly: blocks that end within a box, groups, several passes.
         initial_state(problem(264, 130, 36, 16)),
         grouped(2, 1, problem(132, 133, 128, 16)),
@@ -48,6 +56,24 @@ pub fn copied_tiles(quick: bool) {
         bf16(initial_state(problem(264, 130, 40, 16))),
         Problem { element: ElementType::F16, ..grouped(2, 1, problem(132, 133, 128, 16)) },
         bf16(problem(1, 3800, 1024, 16)),
+        // More is done to elements than the scan: all of it, and some; tiles of all kinds.
+        block(30, 128, 128, 16),
+        Problem { dt_limit: Some([0.01, 0.1]), ..block(4, 129, 960, 12) },
+        grouped(4, 2, block(4, 197, 1024, 16)),
+        packed(initial_state(block(7, 200, 960, 16))),
+        Problem { d: true, ..problem(13, 60, 512, 16) },
+        Problem { z: true, method: Method::Bilinear, ..problem(5, 157, 900, 16) },
+        Problem { dt_softplus: true, method: Method::Rk4, ..packed(problem(4, 140, 1000, 16)) },
+        Problem { dt_bias: true, ..problem(108, 130, 36, 16) },
+        initial_state(block(1, 1500, 1664, 16)),
+        packed(block(1, 3800, 1024, 16)),
+        initial_state(block(4, 157, 960, 16)),
+        Problem { dt_limit: Some([0.01, 0.5]), ..problem(13, 60, 512, 16) },
+        bf16(block(1, 3800, 1024, 16)),
+        bf16(initial_state(block(8, 63, 840, 16))),
+        bf16(Problem { d: true, ..problem(13, 64, 512, 16) }),
+        bf16(packed(grouped(2, 8, block(7, 188, 1024, 16)))),
+        Problem { element: ElementType::F16, dt_limit: Some([0.0, 0.05]), ..block(13, 60, 512, 16) },
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 1664, 16)),
         initial_state(problem(1, 3800, 1024, 16)),
@@ -74,8 +100,12 @@ pub fn copied_tiles(quick: bool) {
         let from_inputs = [problem(1, 2300, 1024, 16), bf16(problem(1, 2310, 1024, 24))];
         all(from_inputs.into(), |problem| check(&random::case(problem, 1)));
     }
+    // A last tile that is walked whole, as nobody wants the states after it.
+    let lacking = [block(7, 95, 960, 16), block(4, 157, 960, 16), bf16(block(8, 157, 840, 16))];
+    all(lacking.into(), |problem| check_y(&random::case(problem, 1)));
     // Channels that forget at once, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
-    for problem in [problem(4, 157, 960, 16), problem(7, 50, 960, 16), packed(problem(7, 157, 960, 16))] {
+    let with_d = Problem { d: true, ..problem(4, 157, 960, 16) };
+    for problem in [problem(4, 157, 960, 16), with_d, packed(problem(7, 157, 960, 16))] {
         let mut case = random::case(problem, 1);
         case.inputs.a[..4 * 16 * 4].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(4 * 16));
         check_forward(&case, &case.forward(forward)).unwrap();

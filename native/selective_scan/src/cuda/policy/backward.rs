@@ -303,7 +303,7 @@ impl Properties {
                 }
                 layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
-                let states = StatesPlan::Summaries(self.forward_layout(&own, chunk, false, MOST_ROUNDS));
+                let states = StatesPlan::Summaries(self.summary_layout(&own, chunk));
                 for segments in 1..=self.most_segments(problem, &layout, chunk) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
                     let excess = if bounded {

@@ -15,7 +15,8 @@ use crate::{Coefficients, ElementType, Method, Problem};
 /// Chunks up to which every block joins those before its own, without a launch for that.
 const MOST_JOINED: usize = 16;
 
-/// Blocks of chunks.cu that a multiprocessor has.
+/// Blocks of bulk.cu and of chunks.cu that a multiprocessor has, if it has room.
+const BLOCKS_OF_BULK: usize = 4;
 const BLOCKS_OF_CHUNKS: usize = 5;
 
 /// Bytes of a register.
@@ -325,6 +326,8 @@ impl<'a> Configurations<'a> {
             vector: 1,
             vector_b: 1,
             vector_c: 1,
+            whole_tiles: false,
+            min_blocks: BLOCKS_OF_BULK,
             shared_bytes: bulk_bytes(self.problem, &self.layout),
             ..self.walking_forward(chunks)
         })

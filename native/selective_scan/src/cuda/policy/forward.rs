@@ -5,8 +5,9 @@ use std::ops::Range;
 use super::backward::checkpoint_interval;
 use super::configurations::threads_wanted;
 use super::{
-    Chunks, Layout, Properties, RESERVED_SHARED, blocks, decay_by_sum, has_several_passes, is_constant,
-    is_heavy_walk_forward, real_bytes, state_words, states_for, unit, varying,
+    Chunks, Layout, Properties, RESERVED_SHARED, blocks, changes_dt, changes_elements, decay_by_sum,
+    has_several_passes, is_constant, is_heavy_walk_forward, real_bytes, state_words, states_for, unit,
+    varying,
 };
 use crate::cuda::compile::Program;
 use crate::{ElementType, Problem};
@@ -50,18 +51,19 @@ const BULK_BLOCKS_WITH_2_LANES: usize = 2;
 /// So many of them in 16 bits are slower than four lanes through registers, in chunks of more frames than these.
 const BULK_BLOCKS_THAT_LOSE: usize = 3;
 const BULK_FRAMES_THAT_LOSE: usize = 256;
-/// Tiles in shared memory, and as many of outputs.
+/// Tiles in shared memory, and as many of outputs where these do not lie in them.
 const BULK_STAGES: usize = 3;
-/// Frames of a chunk from which on it is the faster, and of a row of one chunk; the frames that tiles of a row may have that is
-/// shorter than that chunk.
+/// Frames of a chunk from which on it is the faster, and of a row of one chunk: in the usual tiles, and in those of short rows, which
+/// may have so many frames.
 const BULK_FRAMES: usize = 128;
-const BULK_FRAMES_OF_ROW: usize = 16;
-const BULK_TILES_OF_SHORT_ROWS: [usize; 5] = [32, 28, 24, 20, 16];
+const BULK_FRAMES_OF_ROW: usize = 65;
+const BULK_FRAMES_OF_SHORT_ROW: usize = 16;
+const BULK_TILES_OF_SHORT_ROWS: [usize; 4] = [28, 24, 20, 16];
 /// Blocks that a multiprocessor should have room for, or tiles through registers are faster.
 const BULK_BLOCKS: usize = 3;
 /// Bytes of a barrier, of which a tile has two, and a third where its projections are widened.
 const BARRIER_BYTES: usize = 8;
-/// Bytes that the places of outputs, where they are swizzled, repeat after.
+/// Bytes that the places of elements repeat after, where they are swizzled.
 const SWIZZLED_BYTES: usize = 1024;
 /// What parts of a tile are aligned to in shared memory.
 const TILE_ALIGNMENT: usize = 128;
@@ -181,17 +183,31 @@ pub(super) fn bulk_bytes(problem: &Problem, layout: &Layout) -> usize {
     let Layout { channels, warps, tile, .. } = *layout;
     let size = problem.element.size();
     let alignment = if swizzles_outputs(problem, layout) { SWIZZLED_BYTES } else { TILE_ALIGNMENT };
-    let inputs = (BULK_STAGES * tile * (2 * channels + 2 * BULK_SLOTS) * size).next_multiple_of(alignment);
-    let outputs = BULK_STAGES * (tile * channels * size).next_multiple_of(alignment);
+    let (sequence, projections) = (tile * channels * size, tile * 2 * BULK_SLOTS * size);
+    let (inputs, outputs) = if changes_elements(problem) {
+        // Outputs lie where inputs were.
+        let count = if problem.z { 3 } else { 2 };
+        let sequences = count * sequence.next_multiple_of(alignment);
+        let made = 2 * warps * 32 * 2 * 4;
+        (BULK_STAGES * (sequences + projections).next_multiple_of(alignment) + made, 0)
+    } else {
+        let tiles = (BULK_STAGES * (2 * sequence + projections)).next_multiple_of(alignment);
+        (tiles, BULK_STAGES * sequence.next_multiple_of(alignment))
+    };
     let pairs = channels * 2 * BULK_SLOTS * 4;
     let marks = if problem.seq_idx { BULK_STAGES * warps * tile } else { 0 };
     let widened = BULK_STAGES * widened_bytes(problem.element, 2, tile);
     (inputs + outputs + widened + pairs + marks + PLACE_BYTES).next_multiple_of(alignment)
 }
 
-/// Whether the engine that takes outputs away finds them swizzled: it does so to frames of 128 bytes, and to no wider ones.
+/// Whether bulk.cu finds sequences swizzled that it reads, as it wants those that one lane alone reads an element of.
+pub(in crate::cuda) fn swizzles_inputs(problem: &Problem) -> bool {
+    changes_elements(problem)
+}
+
+/// Whether the engine that takes its outputs away finds them so: it can do that to frames of up to 128 bytes.
 pub(in crate::cuda) fn swizzles_outputs(problem: &Problem, layout: &Layout) -> bool {
-    layout.channels * problem.element.size() == 128
+    changes_elements(problem) || layout.channels * problem.element.size() == 128
 }
 
 /// Shared memory of chunks.cu.
@@ -201,15 +217,20 @@ fn chunks_bytes(element: ElementType) -> usize {
     BULK_STAGES * (elements * element.size() + widened_bytes(element, 1, tile))
 }
 
+/// Whether bulk.cu takes four lanes. Where each reads its channel's elements, and they have 16 bits, as many take them apart, and
+/// forward.cu is the faster by 4% (H200).
+fn takes_4_lanes(problem: &Problem) -> bool {
+    problem.element == ElementType::F32 || changes_elements(problem)
+}
+
 /// Whether blocks of one group of channels do not share their last box with the next.
 fn unit_fits(problem: &Problem, layout: &Layout) -> bool {
     unit(problem) == problem.dim || unit(problem).is_multiple_of(layout.channels)
 }
 
-/// Frames of a tile of a short row: the most of those that leave fewest beyond its end.
+/// Frames of a tile of a short row: the most of those of which whole ones leave fewest frames over.
 fn bulk_tile_of(seq: usize) -> usize {
-    let tiles = BULK_TILES_OF_SHORT_ROWS.into_iter();
-    tiles.min_by_key(|&tile| seq.next_multiple_of(tile)).expect("there are some")
+    BULK_TILES_OF_SHORT_ROWS.into_iter().min_by_key(|&tile| seq % tile).expect("there are some")
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
@@ -223,9 +244,8 @@ fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize
 }
 
 impl Properties {
-    /// Whether the device can copy tiles of a problem's operands by itself, whose dt is Δ.
+    /// Whether the device can copy tiles of a problem's operands by itself.
     fn copies_operands(&self, problem: &Problem) -> bool {
-        let changes_dt = problem.dt_bias || problem.dt_softplus || problem.dt_limit.is_some();
         let rows_fit = |elements: usize| (elements * problem.element.size()).is_multiple_of(BULK_ALIGNMENT);
         self.tensor_maps
             && self.shared_per_multiprocessor / (bulk_bytes(problem, &BULK_LAYOUT) + RESERVED_SHARED)
@@ -233,27 +253,27 @@ impl Properties {
             && real_bytes(problem) == 4
             && !problem.complex
             && varying(problem) == 2
-            && !(changes_dt || problem.reverse || problem.bidirectional)
+            && !(problem.reverse || problem.bidirectional)
             && rows_fit(problem.state)
             && rows_fit(problem.dim)
             && unit_fits(problem, &BULK_LAYOUT)
     }
 
-    /// Whether the device can copy the tiles of the forward scan by itself: nothing is done to their elements but the scan. Of
-    /// several passes, y gathers in its elements, which 16 bits would round each time.
+    /// Whether the device can copy the tiles of the forward scan by itself. Of several passes, y gathers in its elements, which 16
+    /// bits would round each time, and which nobody finishes after the last.
     fn copies_tiles(&self, problem: &Problem) -> bool {
+        let gathers = problem.element == ElementType::F32 && !changes_elements(problem);
         self.copies_operands(problem)
-            && (problem.element == ElementType::F32 || problem.state <= BULK_SLOTS)
-            && !(problem.d || problem.z)
+            && (gathers || problem.state <= BULK_SLOTS)
             && !is_heavy_walk_forward(problem)
     }
 
-    /// The same of rows that are long enough for its usual tiles, with as many lanes as there are.
-    fn copies_long_tiles(&self, problem: &Problem) -> bool {
-        problem.seq >= BULK_FRAMES && problem.element == ElementType::F32 && self.copies_tiles(problem)
+    /// The same of rows of so many frames at least, where it makes up for few warps: of 16 bits it does not (H200).
+    fn copies_rows(&self, problem: &Problem, frames: usize) -> bool {
+        problem.seq >= frames && problem.element == ElementType::F32 && self.copies_tiles(problem)
     }
 
-    /// The layout of chunks.cu, and its shared memory, where it finds what is to be known of chunks of
+    /// The layout of chunks.cu, for which dt is Δ, and its shared memory, where it finds what is to be known of chunks of
     /// walks with so many states a pass. Adjoints want decays alone, whatever the method's gains are. Of a forward pass in 16 bits
     /// forward.cu finds it: a prompt takes 1% less by that, long rows the same (H200).
     pub(super) fn copied_chunks(
@@ -268,7 +288,7 @@ impl Properties {
             Chunks::OfBackward => is_heavy,
             Chunks::OfAdjoints => problem.z,
         };
-        let may = slots == BULK_SLOTS && decay_by_sum(problem) && !problem.seq_idx;
+        let may = slots == BULK_SLOTS && decay_by_sum(problem) && !(changes_dt(problem) || problem.seq_idx);
         (may && !needs_more && self.copies_operands(problem))
             .then(|| (BULK_LAYOUT, chunks_bytes(problem.element)))
     }
@@ -279,32 +299,32 @@ impl Properties {
         if !(Layout { tile: BULK_LAYOUT.tile, ..*layout } == BULK_LAYOUT && self.copies_tiles(problem)) {
             return None;
         }
-        // More lanes take more elements of 16 bits apart: with four, forward.cu is the faster by 4% (H200).
-        let takes_4_lanes = problem.element == ElementType::F32;
-        if chunk >= BULK_FRAMES {
+        let takes_4_lanes = takes_4_lanes(problem);
+        let is_row = chunk == problem.seq;
+        if chunk >= if is_row { BULK_FRAMES_OF_ROW } else { BULK_FRAMES } {
             let with_2_lanes = self.bulk_with_2_lanes(problem, chunk);
             let with_4_lanes = || takes_4_lanes.then(|| Bulk::whole(BULK_LAYOUT));
             return with_2_lanes.or_else(with_4_lanes).filter(|_| tile == BULK_LAYOUT.tile);
         }
-        // Marks are found 32 frames at a time, and states are kept between tiles.
-        let takes_any_tile = !problem.seq_idx && chunk == problem.seq && interval >= problem.seq;
-        (takes_any_tile
-            && takes_4_lanes
-            && !has_several_passes(problem, layout)
-            && problem.seq >= BULK_FRAMES_OF_ROW)
-            .then(|| Bulk::whole(Layout { tile: bulk_tile_of(problem.seq), ..*layout }))
+        // States are kept between tiles, and marks found 32 frames at a time; packed, those of 16 bits are slower so.
+        let takes_any_tile = is_row && interval >= problem.seq && problem.seq >= BULK_FRAMES_OF_SHORT_ROW;
+        let is_slower = problem.seq_idx && problem.element != ElementType::F32;
+        let tile = if problem.seq_idx { BULK_LAYOUT.tile } else { bulk_tile_of(problem.seq) };
+        (takes_any_tile && takes_4_lanes && !is_slower && !has_several_passes(problem, layout))
+            .then(|| Bulk::whole(Layout { tile, ..*layout }))
     }
 
     /// What bulk.cu walks with two lanes, and beside that with four: as many blocks of two as multiprocessors can have each in the
     /// place of two blocks of four. It is 4 to 7% faster, from two blocks each on; in 16 bits, where all are of two lanes, 1 to 7%,
-    /// but with three blocks each and long chunks up to 3% slower (H200).
+    /// but with three blocks each and long chunks up to 3% slower (H200). Where each element is made by one lane it brings nothing.
     fn bulk_with_2_lanes(&self, problem: &Problem, chunk: usize) -> Option<Bulk> {
         let layout = BULK_LAYOUT_WITH_2_LANES;
         let rows = problem.batch * problem.seq.div_ceil(chunk);
         let [of_4, of_2] = [&BULK_LAYOUT, &layout].map(|layout| blocks(problem, layout));
         let each = (rows * of_4).div_ceil(self.multiprocessors) / 2;
         // Marks are found 32 frames at a time.
-        if each < BULK_BLOCKS_WITH_2_LANES || problem.seq_idx || !unit_fits(problem, &layout) {
+        let cannot = changes_elements(problem) || problem.seq_idx || !unit_fits(problem, &layout);
+        if each < BULK_BLOCKS_WITH_2_LANES || cannot {
             return None;
         }
         let is_f32 = problem.element == ElementType::F32;
@@ -318,12 +338,19 @@ impl Properties {
         (is_f32 && is_alone && of_4 == 2 * of_2).then_some(Bulk { layout: BULK_LAYOUT, beside: most })
     }
 
+    /// The layout of a forward scan that finds what chunks of so many frames come to.
+    pub(super) fn summary_layout(&self, problem: &Problem, chunk: usize) -> Layout {
+        let copied = !changes_dt(problem) && self.copies_rows(problem, BULK_FRAMES);
+        self.forward_layout(problem, chunk, copied, false, MOST_ROUNDS)
+    }
+
     /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
-    /// as many rounds as shared memory has room for, up to `most_rounds`.
-    pub(super) fn forward_layout(
+    /// as many rounds as shared memory has room for, up to `most_rounds`. `copied`: the device copies its tiles.
+    fn forward_layout(
         &self,
         problem: &Problem,
         interval: usize,
+        copied: bool,
         fewest: bool,
         most_rounds: usize,
     ) -> Layout {
@@ -341,7 +368,7 @@ impl Properties {
             lanes *= 2;
         }
         // Tiles that the device copies make up for few warps, but not for what several passes read again.
-        let alone = rounds == 1 && passes == 1 && self.copies_long_tiles(problem);
+        let alone = copied && rounds == 1 && passes == 1;
         let enough = if alone { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
         while !fewest
             && lanes < 8
@@ -375,7 +402,7 @@ impl Properties {
             most /= 2;
         }
         if rounds > 1 && forward_bytes(problem, &layout) > self.shared_per_block {
-            return self.forward_layout(problem, interval, fewest, most_rounds - 1);
+            return self.forward_layout(problem, interval, copied, fewest, most_rounds - 1);
         }
         layout
     }
@@ -410,7 +437,7 @@ impl Properties {
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let interval = checkpoint_interval(problem);
         let in_rounds = || self.forward_keeping(problem, interval, MOST_ROUNDS);
-        if problem.state <= SLOTS_OF_ROUND || !self.copies_long_tiles(problem) {
+        if problem.state <= SLOTS_OF_ROUND || !self.copies_rows(problem, BULK_FRAMES_OF_ROW) {
             return in_rounds();
         }
         // Tiles that the device copies are walked once in a pass.
@@ -435,14 +462,15 @@ impl Properties {
                 bulk: None,
             };
         }
-        let mut layout = self.forward_layout(problem, interval, false, most_rounds);
+        let copied = self.copies_rows(problem, BULK_FRAMES);
+        let mut layout = self.forward_layout(problem, interval, copied, false, most_rounds);
         let warps = |layout: &Layout| {
             (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64
         };
         let mut chunk = problem.seq;
         if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
             // Chunks are warps enough: more lanes would only cost more operations.
-            let cut = self.forward_layout(problem, interval, true, most_rounds);
+            let cut = self.forward_layout(problem, interval, copied, true, most_rounds);
             let blocks = problem.batch * blocks(problem, &cut);
             let running = threads_wanted(problem, &cut, Program::Forward) / (32 * cut.warps);
             let wave = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;

@@ -12,7 +12,7 @@ pub(super) use backward::checkpoint_interval;
 pub use backward::{BackwardPlan, Piece, StatesPlan};
 pub use configurations::Configurations;
 pub use forward::{Bulk, ForwardPlan};
-pub(super) use forward::{Share, swizzles_outputs};
+pub(super) use forward::{Share, swizzles_inputs, swizzles_outputs};
 
 /// Shared memory that a block costs beside its own.
 pub(super) const RESERVED_SHARED: usize = 1 << 10;
@@ -167,6 +167,16 @@ fn is_heavy_walk_forward(problem: &Problem) -> bool {
 /// Whether a state is a word and its gain that of all the others.
 fn is_plain(problem: &Problem) -> bool {
     state_words(problem) == 1 && problem.method == Method::Zoh
+}
+
+/// Whether something is done to dt before it is Δ.
+fn changes_dt(problem: &Problem) -> bool {
+    problem.dt_bias || problem.dt_softplus || problem.dt_limit.is_some()
+}
+
+/// Whether more is done to elements than the scan; bulk.cu calls it HAS_OWNERS.
+fn changes_elements(problem: &Problem) -> bool {
+    changes_dt(problem) || problem.d || problem.z
 }
 
 /// Whether the states need several passes, or the directions.
