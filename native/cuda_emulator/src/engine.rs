@@ -100,7 +100,7 @@ impl TensorMap {
             }
             let place = start + (number * self.element) as u64;
             // The number of 16 bytes among so many, by that of 128.
-            let turns = u64::from(self.swizzled.unwrap_or(0)).saturating_sub(16);
+            let turns = self.swizzled.map_or(0, |bytes| u64::from(bytes) - UNIT);
             let turned = place ^ (place >> 3 & turns);
             (turned, global)
         })

@@ -218,9 +218,9 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
 #[test]
 fn tiles_of_short_rows_are_whole_spans_and_leave_few_frames_over() {
     let h200 = device(90);
-    let tile_of = |seq| h200.forward(&problem(13, seq, 512, 16)).bulk.map(|bulk| bulk.layout.tile);
+    let tile_of = |batch, seq| h200.forward(&problem(batch, seq, 512, 16)).bulk.map(|bulk| bulk.layout.tile);
     for seq in 1..128 {
-        let tile = tile_of(seq);
+        let tile = tile_of(13, seq);
         match seq {
             ..16 => assert_eq!(tile, None, "{seq} frames"),
             16..=64 => {
@@ -229,7 +229,7 @@ fn tiles_of_short_rows_are_whole_spans_and_leave_few_frames_over() {
             _ => assert_eq!(tile, Some(32), "{seq} frames"),
         }
     }
-    assert_eq!(h200.forward(&problem(32, 60, 512, 16)).bulk.map(|bulk| bulk.layout.tile), Some(20));
+    assert_eq!(tile_of(32, 60), Some(20));
 }
 
 #[test]
