@@ -11,9 +11,11 @@
 //
 // Where nothing is done to elements but the scan, each lane reads those of its channel for itself; else one lane makes and finishes
 // each for all (elements.cuh). A lane reads its states of B and C in packs, from what the carrier's warp has made of them where
-// elements have 16 bits. Operands are read a span ahead of the walk, over the borders of tiles
-// too, and sums over lanes are taken a span late. Exponentials are not computed ahead: that costs a tenth (bench/NOTES.md, as all
-// that is measured).
+// elements have 16 bits. Operands are read a span ahead of the walk, over the borders of tiles too, and sums over lanes are taken a
+// span late. Exponentials are not computed ahead: that costs a tenth (bench/NOTES.md, as all that is measured).
+//
+// A tile is unrolled. More code than the 32 KB that a multiprocessor has in its cache would cost a tenth and more, so that of long
+// walks has half as many frames, and no two kernels of heavy walks are walked side by side.
 //
 // Where rows are packed, a tile that goes on with the sequence of the one before is walked like any other, and one that has marks
 // span by span, as is a last one that lacks frames. The carrier's warp finds the marks. Of several passes (more than SLOTS states),
@@ -151,7 +153,7 @@ struct Marks {
 #else
     next = args.marks + first;
 #endif
-    left = frames.count - own;
+    left = own < TILE ? frames.count - own : 0;
     ask();
   }
 
@@ -172,13 +174,15 @@ struct Marks {
     const u8 mark = mark_in_warp(index, last_index);
 #endif
 #pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) marks[warp][threadIdx.x % 32] = mark;
+    for (int warp = 0; warp < WARPS; warp++) {
+      if (TILE == 32 || threadIdx.x % 32 < TILE) marks[warp][threadIdx.x % 32] = mark;
+    }
     __syncwarp();
     ask();
   }
 #endif
 };
-static_assert(!SEQ_IDX || TILE == 32, "a thread of a warp has the mark of a frame");
+static_assert(!SEQ_IDX || TILE == 32 || TILE == 16, "threads of a warp have the marks of a tile, one or two each");
 
 // Whether all threads of the carrier's warp have something to do, and which of them asks.
 #define ALL_CARRY (WIDENS || SEQ_IDX)
@@ -222,7 +226,7 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
 // Whether a launch may be of some blocks: of those of all rows in line, from args.first_block on (Share in policy/forward.rs). Rows of
 // short tiles never are: to ask costs a window a hundredth. FRAMES_PER_LANE: of the tiles of long rows (BULK_FRAMES_PER_LANE there).
 #define FRAMES_PER_LANE 8
-#define SHARES (!CUT && !SEVERAL_PASSES && !SEQ_IDX && !HAS_OWNERS && TILE == FRAMES_PER_LANE * LANES)
+#define SHARES (!HAS_GAIN && !CUT && !SEVERAL_PASSES && !SEQ_IDX && !HAS_OWNERS && TILE == FRAMES_PER_LANE * LANES)
 
 __device__ __forceinline__ Place find_place_in_line(const Arguments& args) {
 #if !SHARES
@@ -304,19 +308,19 @@ __device__ __forceinline__ void fetch_span(const Shared& shared, int stage, cons
   }
 }
 
-// Has the value and the rate of each of a thread's states lie in neighbouring registers, the first of which is even: A·Δ and a·h
-// then read registers of different banks, and take a clock instead of two (bench/NOTES.md, "What a walk is dispatched in"). The
-// compiler leaves them where a load of both puts them.
+// Has the value of each of a thread's states and what Δ is multiplied by for it lie in neighbouring registers, the first of which is
+// even: A·Δ and a·h then read registers of different banks, and take a clock instead of two (bench/NOTES.md, "What a walk is dispatched
+// in"). The compiler leaves them where a load of both puts them.
 __device__ __forceinline__ void pair_registers(Thread& thread, Pairs& pairs) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     pairs[s][threadIdx.x][0] = thread.h[s];
-    pairs[s][threadIdx.x][1] = thread.rate[s];
+    pairs[s][threadIdx.x][1] = factor_of_delta(thread.rate[s]);
   }
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(thread.h[s]), "=f"(thread.rate[s])
+                 : "=f"(thread.h[s]), "=f"(factor_of_delta(thread.rate[s]))
                  : "r"(shared_address(pairs[s][threadIdx.x]))
                  : "memory");
   }
@@ -325,7 +329,7 @@ __device__ __forceinline__ void pair_registers(Thread& thread, Pairs& pairs) {
 // Whether all frames of a tile go on with the sequence of those before.
 __device__ __forceinline__ bool is_unmarked([[maybe_unused]] const Shared& shared, [[maybe_unused]] int stage) {
 #if SEQ_IDX
-  return !any_of_warp(shared.marks[stage][threadIdx.x / 32][threadIdx.x % 32] != 0);
+  return !any_of_warp(shared.marks[stage][threadIdx.x / 32][threadIdx.x % TILE] != 0);
 #else
   return true;
 #endif
@@ -412,11 +416,14 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   do {
     // Tiles that are whole.
     shared.stages.wait(stage);
-    elements.begin(args, shared.tiles[stage.place], thread);
-    fetch_span(shared, stage.place, thread, elements, 0, 0, delta, operands);
-    elements.end_span();
     const int first = number;
     bool unmarked = is_unmarked(shared, stage.place);
+    // What is read beside the marks is not waited for; what is made would be made again.
+    if (!HAS_OWNERS || unmarked) {
+      elements.begin(args, shared.tiles[stage.place], thread);
+      fetch_span(shared, stage.place, thread, elements, 0, 0, delta, operands);
+      elements.end_span();
+    }
 #pragma unroll 1
     for (; number < whole && unmarked; number++) {
       if (number * TILE == kept.at) keep(thread, args, shared.place, kept);

@@ -202,43 +202,47 @@ __device__ __forceinline__ Real scale_input(Real x, [[maybe_unused]] Real delta)
 
 #if NEEDS_PHI && REAL_F32
 // What is made of A alone: it does not change along a sequence. Where A is so large that it would be infinite, it may be
-// anything finite, because no gain matters there: but a Δ of 0 must leave 0.
+// anything finite, because no gain matters there: but a Δ of 0 must leave 0. `binary` is that of the exponential.
 struct Rate {
-  Real a;
+  Real binary;
 #if METHOD == ZOH_EXACT
   Real of_delta3, of_delta5, of_e;
-#elif METHOD == HIGHORDER
-  Real of_delta2, of_delta3, of_e, of_delta, of_square;
-#else
+#elif METHOD == FOH
   Real of_e, of_delta;
+#elif METHOD == POLY
+  Real of_delta2, of_e, of_delta;
+#else
+  Real of_delta2, of_delta3, of_e, of_delta, of_square;
 #endif
 };
 
 __device__ __forceinline__ Rate rate_of(Real A) {
-  const Real inverse = precise_reciprocal(A);
+  const Real binary = binary_rate(A), inverse = precise_reciprocal(A);
 #if METHOD == ZOH_EXACT
   const Real square = fminf(A * A, 1e37f), fourth = fminf(square * square, 1e37f);
-  return {A, -8.331886e-2f * square, 8.10082e-3f * fourth, 2.0f * inverse};
+  return {binary, -8.331886e-2f * square, 8.10082e-3f * fourth, 2.0f * inverse};
 #elif METHOD == FOH
-  return {A, inverse * inverse, inverse};
+  return {binary, inverse * inverse, inverse};
 #elif METHOD == POLY
-  return {A, 0.5f * inverse * inverse + inverse, 0.5f * inverse};
+  return {binary, A + 0.5f, 0.5f * inverse * inverse + inverse, 0.5f * inverse};
 #else
   const Real of_delta = (0.5f * inverse) * inverse + inverse;
-  return {A, 0.5f * A + 0.5f, fminf(A * A + A + 0.5f, 1e37f), of_delta * inverse + inverse, of_delta, 0.25f * inverse};
+  return {binary,   0.5f * A + 0.5f, fminf(A * A + A + 0.5f, 1e37f), of_delta * inverse + inverse,
+          of_delta, 0.25f * inverse};
 #endif
 }
 
 // What is left of the gain: `far` from z = 0 by the exponential, `near` it by polynomials in t = z·log2(e), which the
 // exponential needs anyway. No thread waits for another, since all compute both. The polynomials are minimax in relative
-// error (Lawson's iteration in f64). The largest error of each, where they part, and that of `far` there, which decreases
-// from there on, for z < 0 and ex2.approx wrong by 2 units in the last place:
-//   zoh_exact  tanh(z/2)/(z/2) in z²  2.6e-7  0.45  5.6e-7
-//   foh, poly  φ2                     4.0e-7  0.8   6.5e-7
-//   highorder  φ3                     4.4e-7  1.5   6.5e-7
+// error (Lawson's iteration in f64). The largest error of `near`, up to where they part, and that of `far` there, which decreases
+// from there on, with all that is rounded, for z < 0 and ex2.approx wrong by 2 units in the last place:
+//   zoh_exact  tanh(z/2)/(z/2) in z²  4.4e-7  0.45  4.9e-7
+//   foh        φ2                     5.8e-7  0.8   5.6e-7
+//   poly       φ2                     5.9e-7  0.8   5.3e-7
+//   highorder  φ3                     6.1e-7  1.5   3.5e-7
 // For z > 0 the error of e^z itself is up to twice as much.
 __device__ __forceinline__ Real remaining_gain(const Rate& rate, Real delta, Real e) {
-  const Real t = binary_exponent(rate.a, delta), delta2 = delta * delta;
+  const Real t = rate.binary * delta, delta2 = delta * delta;
 #if METHOD == ZOH_EXACT
   // 2φ1 = (e^z + 1) · tanh(z/2)/(z/2)
   const Real half = (rate.of_delta5 * delta2 + rate.of_delta3) * (delta2 * delta) + delta;
@@ -254,9 +258,9 @@ __device__ __forceinline__ Real remaining_gain(const Rate& rate, Real delta, Rea
   near *= delta2;
 #if METHOD == POLY
   // Δφ1 + ½Δ²φ2 = Δ + (A + ½)Δ²φ2
-  near = near * (rate.a + 0.5f) + delta;
+  near = near * rate.of_delta2 + delta;
 #endif
-  const Real far = e * rate.of_e - (delta * rate.of_delta + rate.of_e);
+  const Real far = (e * rate.of_e - rate.of_e) - delta * rate.of_delta;
   constexpr Real FAR = 0.8f * 1.44269504f;
 #else
   // Δφ1 + Δ²φ2 + ½Δ³φ3 = Δ + ½(A + 1)Δ² + (A² + A + ½)Δ³φ3
@@ -273,8 +277,8 @@ __device__ __forceinline__ Real remaining_gain(const Rate& rate, Real delta, Rea
 #endif
   return fabsf(t) >= FAR ? far : near;
 }
-__device__ __forceinline__ Real remaining_gain(Real A, Real delta, Real e) { return remaining_gain(rate_of(A), delta, e); }
-__device__ __forceinline__ Real decay_at(const Rate& rate, Real delta) { return exp_product(rate.a, delta); }
+__device__ __forceinline__ Real decay_at(const Rate& rate, Real delta) { return power_of_two(rate.binary * delta); }
+__device__ __forceinline__ Real& factor_of_delta(Rate& rate) { return rate.binary; }
 #else
 #if NEEDS_PHI
 // What is made of A alone: it does not change along a sequence.
@@ -289,27 +293,22 @@ __device__ __forceinline__ State remaining_gain(const Rate& rate, Real delta, St
   return gain_near(rate.a, delta, highest_near(rate.a, delta));
 }
 #else
-// z in units that the exponential needs anyway.
-#if REAL_F32
-#define Z_UNIT 0.69314718f
-__device__ __forceinline__ Real z_in_units(Real A, Real delta) { return binary_exponent(A, delta); }
-#else
-#define Z_UNIT ((Real)1)
-__device__ __forceinline__ State z_in_units(State A, Real delta) { return A * delta; }
-#endif
-
+// A of methods that know it by z alone is kept in the units of the exponential.
 typedef State Rate;
-#if METHOD == ZOH && REAL_F32
+__device__ __forceinline__ State& factor_of_delta(Rate& rate) { return rate; }
+#if REAL_F32 && (METHOD == ZOH || METHOD == RK4 || METHOD == FOH)
+#define Z_UNIT 0.69314718f
 __device__ __forceinline__ Rate rate_of(State A) { return binary_rate(A); }
 __device__ __forceinline__ State decay_at(Rate rate, Real delta) { return power_of_two(rate * delta); }
 #else
+#define Z_UNIT ((Real)1)
 __device__ __forceinline__ Rate rate_of(State A) { return A; }
 __device__ __forceinline__ State decay_at(Rate rate, Real delta) { return exp_product(rate, delta); }
 #endif
 
 // What is left of the gain of a method whose exponential is already known.
-__device__ __forceinline__ State remaining_gain(State A, Real delta, [[maybe_unused]] State e) {
-  [[maybe_unused]] const State z = z_in_units(A, delta);
+__device__ __forceinline__ State remaining_gain(Rate A, Real delta, [[maybe_unused]] State e) {
+  [[maybe_unused]] const State z = A * delta;
 #if METHOD == ZOH
   return to_state(1);
 #elif METHOD == FOH
@@ -421,7 +420,7 @@ __device__ __forceinline__ State adjoint_of_z([[maybe_unused]] const Rate& rate,
 #else
   const State of_decay = reset ? to_state(0) : carry(k, lambda) * conjugate(before);
 #if METHOD == RK4
-  const State z = z_in_units(rate, delta);
+  const State z = rate * delta;
   const State slope = (z * (Z_UNIT * Z_UNIT / 8) + Z_UNIT / 3) * z + (Real)0.5;
   return lambda * conjugate(slope * input) + of_decay;
 #else

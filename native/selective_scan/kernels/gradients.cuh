@@ -100,7 +100,7 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
       const State carried = carry(k[f][s], lambda), of_in = adjoint_of_input(k[f][s], lambda), of_b = of_in * input[f];
       const Real of_x = real_part(of_in * conjugate(b));
 #if GAIN_BY_Z
-      const State of_z = adjoint_of_z(a, delta[f], k[f][s], lambda, previous, b * input[f], reset);
+      const State of_z = adjoint_of_z(rate_of(a), delta[f], k[f][s], lambda, previous, b * input[f], reset);
       const Real of_delta = real_part(of_z * conjugate(SHARE_OF_Z * a));
       da[s] = of_z * (SHARE_OF_Z * delta[f]) + da[s];
 #else
@@ -166,7 +166,7 @@ __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args,
   Sequence::store<STREAMS>(target, thread, at, values);
 }
 
-// ∂Δ/∂dt. Of softplus it is 1 − e^−Δ; where Δ was limited, dt must be asked.
+// ∂Δ/∂dt. Where Δ was limited, dt must be asked.
 __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real delta,
                                          [[maybe_unused]] Real dt, [[maybe_unused]] Real bias) {
 #if LIMIT
@@ -174,7 +174,7 @@ __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args,
   step_size(args, dt, bias, slope);
   return slope;
 #elif SOFTPLUS
-  return -expm1(-delta);
+  return slope_of_softplus(delta);
 #else
   return (Real)1;
 #endif

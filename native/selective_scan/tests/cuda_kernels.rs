@@ -92,6 +92,9 @@ fn tiles_are_copied_by_devices_that_can() {
     for problem in [
         Problem { initial_state: true, ..plain.clone() },
         Problem { method: Method::Bilinear, ..plain.clone() },
+        Problem { method: Method::Highorder, ..plain.clone() },
+        Problem { method: Method::Poly, coefficients: Coefficients::Taylor, ..plain.clone() },
+        Problem { method: Method::Foh, seq_idx: true, ..plain.clone() },
         Problem { state: 12, dim: 1532, ..plain.clone() },
         Problem { state: 100, ..plain.clone() },
         Problem { seq_idx: true, ..plain.clone() },
@@ -103,6 +106,9 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { seq_idx: true, ..problem(32, 60, 512, 16) },
         block(8, 2048, 1536, 16),
         bf16(block(32, 60, 512, 16)),
+        Problem { method: Method::Highorder, ..block(32, 60, 512, 16) },
+        // A prompt, in chunks of 96 frames.
+        Problem { method: Method::ZohExact, ..problem(1, 1024, 1536, 16) },
     ] {
         assert!(copies_tiles(&h200, &problem), "{problem:?}");
     }
@@ -118,6 +124,10 @@ fn tiles_are_copied_by_devices_that_can() {
         problem(8, 60, 512, 16),
         bf16(Problem { seq_idx: true, ..block(32, 60, 512, 16) }),
         problem(32, 60, 512, 64),
+        problem(1, 1024, 1536, 16),
+        Problem { method: Method::Highorder, ..problem(32, 60, 512, 16) },
+        // Marks that few warps walk by many operations.
+        Problem { method: Method::ZohExact, seq_idx: true, ..problem(8, 1024, 512, 16) },
     ] {
         assert!(!copies_tiles(&h200, &problem), "{problem:?}");
     }
@@ -142,7 +152,7 @@ fn what_chunks_come_to_is_found_in_copied_tiles_where_a_sum_gives_their_decays()
     assert_eq!(copied_chunks(&h200, &Problem { method: Method::Rk4, ..plain.clone() }), [true; 3]);
     assert_eq!(copied_chunks(&h200, &bf16(plain.clone())), [false, true, true]);
     assert_eq!(copied_chunks(&h200, &Problem { z: true, ..plain.clone() }), [true, true, false]);
-    assert_eq!(copied_chunks(&h200, &Problem { method: Method::Foh, ..plain.clone() }), [false, false, true]);
+    assert_eq!(copied_chunks(&h200, &Problem { method: Method::Foh, ..plain.clone() }), [true; 3]);
     for problem in [
         Problem { method: Method::Bilinear, ..plain.clone() },
         Problem { seq_idx: true, ..plain.clone() },
@@ -174,6 +184,7 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
         // In 16 bits three blocks each are worth it where rows are short.
         bf16(problem(33, 197, 768, 16)),
         bf16(problem(32, 2048, 1536, 16)),
+        Problem { method: Method::Poly, ..problem(64, 197, 768, 16) },
     ] {
         assert_eq!(dealt(&problem), Some((2, 0)), "{problem:?}");
     }
@@ -200,6 +211,10 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
         // Each element is made by one lane.
         block(64, 197, 768, 16),
         bf16(block(64, 197, 768, 16)),
+        // Eight states want more registers than there are.
+        Problem { method: Method::Highorder, ..problem(64, 197, 768, 16) },
+        // The code of two and of four lanes is more than a multiprocessor has in its cache.
+        Problem { method: Method::Rk4, ..problem(4, 4096, 5120, 16) },
     ] {
         assert_eq!(dealt(&problem), Some((4, 0)), "{problem:?}");
     }
@@ -209,10 +224,29 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
         (problem(12, 2048, 1536, 16), 264),
         (problem(24, 2048, 1536, 16), 528),
         (problem(80, 197, 768, 16), 924),
+        (Problem { method: Method::Bilinear, ..problem(80, 197, 768, 16) }, 924),
         (Problem { b: Projection::PerFrame { groups: 2 }, ..problem(133, 133, 128, 16) }, 264),
     ] {
         assert_eq!(dealt(&problem), Some((4, beside)), "{problem:?}");
     }
+}
+
+#[test]
+fn tiles_of_long_walks_are_half_as_long() {
+    let tile_of = |problem: &Problem| device(90).forward(problem).bulk.map(|bulk| bulk.layout.tile);
+    let of = |method, coefficients| Problem { method, coefficients, ..problem(8, 2048, 1536, 16) };
+    for &method in Method::ALL {
+        let is_long = [Method::Foh, Method::Poly, Method::Highorder].contains(&method);
+        assert_eq!(
+            tile_of(&of(method, Coefficients::Exact)),
+            Some(if is_long { 16 } else { 32 }),
+            "{method:?}"
+        );
+        if method.has_taylor() {
+            assert_eq!(tile_of(&of(method, Coefficients::Taylor)), Some(32), "{method:?}");
+        }
+    }
+    assert_eq!(tile_of(&Problem { method: Method::Foh, ..problem(64, 197, 768, 16) }), Some(8));
 }
 
 #[test]

@@ -130,6 +130,24 @@ pub fn random(_: bool) {
     run_random(200, random::cases(&ELEMENTS, random::SMALL), check);
 }
 
+/// Softplus and its slope, from where it is next to nothing to where it is dt, each element by itself: of a norm small ones are no
+/// part.
+pub fn softplus(_: bool) {
+    const CHANNELS: usize = 4096;
+    let mut case = random::case(Problem { dt_softplus: true, ..problem(1, 1, CHANNELS, 1) }, 1);
+    let dt: Vec<f64> = (0..CHANNELS).map(|k| 64.0 * k as f64 / CHANNELS as f64 - 38.0).collect();
+    case.inputs.dt = naive::encode(ElementType::F32, &dt);
+    let (outputs, gradients) = (case.forward(forward), case.backward(backward));
+    let expected = naive::forward(&case.problem, case.inputs());
+    let of_gradients = naive::backward(&case.problem, case.inputs(), case.gradients());
+    for (name, got, expected) in [("y", outputs.y, expected.y), ("dt", gradients.dt, of_gradients.dt)] {
+        for (k, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            let distance = (got - expected).abs() / expected.abs();
+            assert!(distance < 2e-6, "{name} is {distance:e} away where dt is {}", dt[k]);
+        }
+    }
+}
+
 /// The backward pass from the states that the forward pass kept.
 pub fn check_kept(case: &Case) -> Result<(), String> {
     let on_device = OnDevice::new(case.clone());

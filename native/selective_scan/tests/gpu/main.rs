@@ -59,6 +59,7 @@ const TESTS: &[Test] = &[
     ("golden forward", true, correctness::golden_forward),
     ("golden backward", true, correctness::golden_backward),
     ("random problems", false, correctness::random),
+    ("softplus", true, correctness::softplus),
     ("unusual shapes", false, unusual::shapes),
     ("copied tiles", true, unusual::copied_tiles),
     ("checkpoints", true, correctness::checkpoints),

@@ -4,10 +4,13 @@ use super::backward::{
     BACKWARD_TILE, BackwardPlan, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back,
     is_light_walk_back, sequence_bytes, summary_bytes,
 };
-use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes};
+use super::forward::{
+    BULK_ALIGNMENT, BULK_FRAMES_OF_ROW, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes,
+};
 use super::{
     Alignment, Chunks, Layout, Properties, RESERVED_SHARED, finds_marks, has_several_passes, is_constant,
-    is_heavy_walk_forward, is_plain, real_bytes, state_words, unit,
+    is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes, state_words,
+    unit,
 };
 use crate::cuda::compile::{Configuration, Program};
 use crate::{Coefficients, ElementType, Method, Problem};
@@ -18,6 +21,7 @@ const MOST_JOINED: usize = 16;
 /// Blocks of bulk.cu and of chunks.cu that a multiprocessor has, if it has room.
 const BLOCKS_OF_BULK: usize = 4;
 const BLOCKS_OF_CHUNKS: usize = 5;
+const BLOCKS_OF_CHUNKS_OF_LONG_WALKS: usize = 4;
 
 /// Bytes of a register.
 const REGISTER_BYTES: usize = 4;
@@ -48,6 +52,18 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
         }
         _ => 512,
     }
+}
+
+/// Blocks of bulk.cu that a multiprocessor is to hold. Heavy walks want the registers of one more, and the longest of two in short rows;
+/// else four of these are worth more, as a window is walked in one wave then (H200).
+fn blocks_of_bulk(problem: &Problem) -> usize {
+    let is_short_row = problem.seq < BULK_FRAMES_OF_ROW;
+    let fewer = match (is_heavy_walk_forward(problem), is_longest_walk_forward(problem)) {
+        (false, _) => 0,
+        (true, false) => usize::from(!is_short_row),
+        (true, true) => 1 + usize::from(is_short_row),
+    };
+    BLOCKS_OF_BULK - fewer
 }
 
 /// The widest access, in elements, that the facts allow.
@@ -265,7 +281,10 @@ impl<'a> Configurations<'a> {
             vector_b: 1,
             vector_c: 1,
             vector_states: self.vector_states(1),
-            min_blocks: BLOCKS_OF_CHUNKS,
+            min_blocks: match adjoints || !is_long_walk_forward(self.problem) {
+                true => BLOCKS_OF_CHUNKS,
+                false => BLOCKS_OF_CHUNKS_OF_LONG_WALKS,
+            },
             shared_bytes,
             ..walking
         }))
@@ -327,7 +346,7 @@ impl<'a> Configurations<'a> {
             vector_b: 1,
             vector_c: 1,
             whole_tiles: false,
-            min_blocks: BLOCKS_OF_BULK,
+            min_blocks: blocks_of_bulk(self.problem),
             shared_bytes: bulk_bytes(self.problem, &self.layout),
             ..self.walking_forward(chunks)
         })

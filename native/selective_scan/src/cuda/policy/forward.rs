@@ -6,11 +6,11 @@ use super::backward::checkpoint_interval;
 use super::configurations::threads_wanted;
 use super::{
     Chunks, Layout, Properties, RESERVED_SHARED, blocks, changes_dt, changes_elements, decay_by_sum,
-    has_several_passes, is_constant, is_heavy_walk_forward, real_bytes, state_words, states_for, unit,
-    varying,
+    has_several_passes, is_constant, is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward,
+    real_bytes, state_words, states_for, unit, varying,
 };
 use crate::cuda::compile::Program;
-use crate::{ElementType, Problem};
+use crate::{ElementType, Method, Problem};
 
 /// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
 /// of states a channel beside them, frames of a tile, and the warps that a block has, a channel each: usually, and where
@@ -37,15 +37,14 @@ const SHORTEST_CHUNK: usize = 80;
 const SHORTEST_TO_CUT: usize = 192;
 /// The place of a block, in its shared memory.
 const PLACE_BYTES: usize = 64;
-/// What bulk.cu is written for: states a channel, in so many lanes, walking warps a block, and frames a tile for each lane, where
-/// rows are long.
+/// What bulk.cu is written for: states a channel, walking warps a block, and frames a tile for each lane, where rows are long: usually,
+/// and where these would be more code than a multiprocessor has in its cache.
 const BULK_SLOTS: usize = 16;
-const BULK_LANES: usize = 4;
 const BULK_WARPS: usize = 4;
 const BULK_FRAMES_PER_LANE: usize = 8;
+const BULK_FRAMES_PER_LANE_OF_LONG_WALKS: usize = 4;
 /// With four lanes, which is how chunks.cu is written, too.
-const BULK_LAYOUT: Layout = bulk_layout_of(BULK_LANES);
-const BULK_LAYOUT_WITH_2_LANES: Layout = bulk_layout_of(2);
+const BULK_LAYOUT: Layout = bulk_layout_of(4, BULK_FRAMES_PER_LANE);
 /// Blocks of two lanes a channel that a multiprocessor should have: a warp of a scheduler alone waits for itself.
 const BULK_BLOCKS_WITH_2_LANES: usize = 2;
 /// So many of them in 16 bits are slower than four lanes through registers, in chunks of more frames than these.
@@ -53,10 +52,11 @@ const BULK_BLOCKS_THAT_LOSE: usize = 3;
 const BULK_FRAMES_THAT_LOSE: usize = 256;
 /// Tiles in shared memory, and as many of outputs where these do not lie in them.
 const BULK_STAGES: usize = 3;
-/// Frames of a chunk from which on it is the faster, and of a row of one chunk: in the usual tiles, and in those of short rows, which
-/// may have so many frames.
+/// Frames of a chunk from which on it is the faster, usually and where its start is little beside the walk, and of a row of one chunk:
+/// in the usual tiles, and in those of short rows, which may have so many frames.
 const BULK_FRAMES: usize = 128;
-const BULK_FRAMES_OF_ROW: usize = 65;
+const BULK_FRAMES_OF_HEAVY_WALKS: usize = 96;
+pub(super) const BULK_FRAMES_OF_ROW: usize = 65;
 const BULK_FRAMES_OF_SHORT_ROW: usize = 16;
 const BULK_TILES_OF_SHORT_ROWS: [usize; 4] = [28, 24, 20, 16];
 /// Blocks that a multiprocessor should have room for, or tiles through registers are faster.
@@ -121,7 +121,7 @@ impl Bulk {
         if beside == 0 {
             return vec![Share::all(layout)];
         }
-        let first = BULK_LAYOUT_WITH_2_LANES;
+        let first = bulk_layout(problem, 2);
         let rest = beside * first.channels / layout.channels..problem.batch * blocks(problem, &layout);
         vec![Share { layout: first, in_line: Some(0..beside) }, Share { layout, in_line: Some(rest) }]
     }
@@ -155,8 +155,8 @@ pub(super) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
     2 * (sequences + projections.count() * projection + marks) + parked + PLACE_BYTES
 }
 
-/// A layout of bulk.cu.
-const fn bulk_layout_of(lanes: usize) -> Layout {
+/// A layout of bulk.cu, of tiles of so many frames for each lane.
+const fn bulk_layout_of(lanes: usize, frames: usize) -> Layout {
     Layout {
         lanes,
         time_lanes: 1,
@@ -166,8 +166,14 @@ const fn bulk_layout_of(lanes: usize) -> Layout {
         parts: 1,
         channels: 32 / lanes * BULK_WARPS,
         warps: BULK_WARPS,
-        tile: BULK_FRAMES_PER_LANE * lanes,
+        tile: frames * lanes,
     }
+}
+
+/// That of long rows of a problem.
+fn bulk_layout(problem: &Problem, lanes: usize) -> Layout {
+    let is_long = is_long_walk_forward(problem);
+    bulk_layout_of(lanes, if is_long { BULK_FRAMES_PER_LANE_OF_LONG_WALKS } else { BULK_FRAMES_PER_LANE })
 }
 
 /// Shared memory, a tile, of projections of which so many frames' states are widened to reals, and of its barriers.
@@ -211,8 +217,8 @@ pub(in crate::cuda) fn swizzles_outputs(problem: &Problem, layout: &Layout) -> b
 }
 
 /// Shared memory of chunks.cu.
-fn chunks_bytes(element: ElementType) -> usize {
-    let Layout { channels, tile, .. } = BULK_LAYOUT;
+fn chunks_bytes(element: ElementType, layout: &Layout) -> usize {
+    let Layout { channels, tile, .. } = *layout;
     let elements = tile * (2 * channels + BULK_SLOTS);
     BULK_STAGES * (elements * element.size() + widened_bytes(element, 1, tile))
 }
@@ -263,14 +269,16 @@ impl Properties {
     /// bits would round each time, and which nobody finishes after the last.
     fn copies_tiles(&self, problem: &Problem) -> bool {
         let gathers = problem.element == ElementType::F32 && !changes_elements(problem);
-        self.copies_operands(problem)
-            && (gathers || problem.state <= BULK_SLOTS)
-            && !is_heavy_walk_forward(problem)
+        self.copies_operands(problem) && (gathers || problem.state <= BULK_SLOTS)
     }
 
-    /// The same of rows of so many frames at least, where it makes up for few warps: of 16 bits it does not (H200).
+    /// The same of rows of so many frames at least, where it makes up for few warps: of 16 bits it does not, nor where tiles with marks
+    /// are walked by many operations (H200).
     fn copies_rows(&self, problem: &Problem, frames: usize) -> bool {
-        problem.seq >= frames && problem.element == ElementType::F32 && self.copies_tiles(problem)
+        problem.seq >= frames
+            && problem.element == ElementType::F32
+            && !(problem.seq_idx && is_heavy_walk_forward(problem))
+            && self.copies_tiles(problem)
     }
 
     /// The layout of chunks.cu, for which dt is Δ, and its shared memory, where it finds what is to be known of chunks of
@@ -282,15 +290,14 @@ impl Properties {
         slots: usize,
         chunks: Chunks,
     ) -> Option<(Layout, usize)> {
-        let is_heavy = is_heavy_walk_forward(problem);
-        let needs_more = match chunks {
-            Chunks::OfForward => is_heavy || problem.element != ElementType::F32,
-            Chunks::OfBackward => is_heavy,
-            Chunks::OfAdjoints => problem.z,
+        let (needs_more, layout) = match chunks {
+            Chunks::OfForward => (problem.element != ElementType::F32, bulk_layout(problem, 4)),
+            Chunks::OfBackward => (false, bulk_layout(problem, 4)),
+            Chunks::OfAdjoints => (problem.z, BULK_LAYOUT),
         };
         let may = slots == BULK_SLOTS && decay_by_sum(problem) && !(changes_dt(problem) || problem.seq_idx);
         (may && !needs_more && self.copies_operands(problem))
-            .then(|| (BULK_LAYOUT, chunks_bytes(problem.element)))
+            .then(|| (layout, chunks_bytes(problem.element, &layout)))
     }
 
     /// What bulk.cu walks, where it is the faster for chunks of so many frames that are walked in this layout.
@@ -301,15 +308,23 @@ impl Properties {
         }
         let takes_4_lanes = takes_4_lanes(problem);
         let is_row = chunk == problem.seq;
-        if chunk >= if is_row { BULK_FRAMES_OF_ROW } else { BULK_FRAMES } {
+        let is_longest = is_longest_walk_forward(problem);
+        let least = match (is_row, is_heavy_walk_forward(problem) && !is_longest) {
+            (true, _) => BULK_FRAMES_OF_ROW,
+            (false, true) => BULK_FRAMES_OF_HEAVY_WALKS,
+            (false, false) => BULK_FRAMES,
+        };
+        if chunk >= least {
             let with_2_lanes = self.bulk_with_2_lanes(problem, chunk);
-            let with_4_lanes = || takes_4_lanes.then(|| Bulk::whole(BULK_LAYOUT));
+            let with_4_lanes = || takes_4_lanes.then(|| Bulk::whole(bulk_layout(problem, 4)));
             return with_2_lanes.or_else(with_4_lanes).filter(|_| tile == BULK_LAYOUT.tile);
         }
-        // States are kept between tiles, and marks found 32 frames at a time; packed, those of 16 bits are slower so.
+        // States are kept between tiles, and marks found 32 frames at a time, or 16; packed, those of 16 bits are slower so, and the
+        // longest walks, where each element is read by every lane.
         let takes_any_tile = is_row && interval >= problem.seq && problem.seq >= BULK_FRAMES_OF_SHORT_ROW;
-        let is_slower = problem.seq_idx && problem.element != ElementType::F32;
-        let tile = if problem.seq_idx { BULK_LAYOUT.tile } else { bulk_tile_of(problem.seq) };
+        let is_slower = problem.seq_idx && problem.element != ElementType::F32
+            || is_longest && !changes_elements(problem);
+        let tile = if problem.seq_idx { bulk_layout(problem, 4).tile } else { bulk_tile_of(problem.seq) };
         (takes_any_tile && takes_4_lanes && !is_slower && !has_several_passes(problem, layout))
             .then(|| Bulk::whole(Layout { tile, ..*layout }))
     }
@@ -318,12 +333,15 @@ impl Properties {
     /// place of two blocks of four. It is 4 to 7% faster, from two blocks each on; in 16 bits, where all are of two lanes, 1 to 7%,
     /// but with three blocks each and long chunks up to 3% slower (H200). Where each element is made by one lane it brings nothing.
     fn bulk_with_2_lanes(&self, problem: &Problem, chunk: usize) -> Option<Bulk> {
-        let layout = BULK_LAYOUT_WITH_2_LANES;
+        let layout = bulk_layout(problem, 2);
         let rows = problem.batch * problem.seq.div_ceil(chunk);
         let [of_4, of_2] = [&BULK_LAYOUT, &layout].map(|layout| blocks(problem, layout));
         let each = (rows * of_4).div_ceil(self.multiprocessors) / 2;
-        // Marks are found 32 frames at a time.
-        let cannot = changes_elements(problem) || problem.seq_idx || !unit_fits(problem, &layout);
+        // Marks are found a tile of four lanes at a time.
+        let cannot = changes_elements(problem)
+            || is_longest_walk_forward(problem)
+            || problem.seq_idx
+            || !unit_fits(problem, &layout);
         if each < BULK_BLOCKS_WITH_2_LANES || cannot {
             return None;
         }
@@ -335,7 +353,10 @@ impl Properties {
             return (is_f32 || !loses).then(|| Bulk::whole(layout));
         }
         let is_alone = chunk == problem.seq && !has_several_passes(problem, &layout);
-        (is_f32 && is_alone && of_4 == 2 * of_2).then_some(Bulk { layout: BULK_LAYOUT, beside: most })
+        // The code of both has to lie in a multiprocessor's cache.
+        let both_fit = matches!(problem.method, Method::Zoh | Method::Bilinear);
+        (is_f32 && is_alone && both_fit && of_4 == 2 * of_2)
+            .then_some(Bulk { layout: bulk_layout(problem, 4), beside: most })
     }
 
     /// The layout of a forward scan that finds what chunks of so many frames come to.

@@ -6,7 +6,7 @@ mod configurations;
 mod forward;
 
 use super::arguments::passes;
-use crate::{Method, Problem, Projection};
+use crate::{Coefficients, Method, Problem, Projection};
 
 pub(super) use backward::checkpoint_interval;
 pub use backward::{BackwardPlan, Piece, StatesPlan};
@@ -157,11 +157,22 @@ fn states_for(count: usize, lanes: usize, words: usize) -> usize {
     }
 }
 
-/// Whether the walk forward is left in a loop: so many operations wait for nothing there, and unrolled they would need
+/// Whether forward.cu leaves the walk in a loop: so many operations wait for nothing there, and unrolled they would need
 /// more registers than there are.
 fn is_heavy_walk_forward(problem: &Problem) -> bool {
     let gain = !matches!(problem.method, Method::Zoh | Method::Bilinear | Method::Rk4);
     state_words(problem) > 1 || gain
+}
+
+/// Whether tiles of bulk.cu that are as long as usual would be more code than a multiprocessor has in its cache.
+fn is_long_walk_forward(problem: &Problem) -> bool {
+    let is_short = matches!(problem.method, Method::Zoh | Method::ZohExact | Method::Bilinear | Method::Rk4);
+    !is_short && problem.coefficients == Coefficients::Exact
+}
+
+/// The longest of these, which wants the most registers.
+fn is_longest_walk_forward(problem: &Problem) -> bool {
+    problem.method == Method::Highorder && is_long_walk_forward(problem)
 }
 
 /// Whether a state is a word and its gain that of all the others.
