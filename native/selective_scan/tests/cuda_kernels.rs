@@ -126,6 +126,7 @@ fn tiles_are_copied_by_devices_that_can() {
         problem(32, 60, 512, 64),
         problem(1, 1024, 1536, 16),
         Problem { method: Method::Highorder, ..problem(32, 60, 512, 16) },
+        Problem { method: Method::Foh, seq_idx: true, ..problem(32, 60, 512, 16) },
         // Marks that few warps walk by many operations.
         Problem { method: Method::ZohExact, seq_idx: true, ..problem(8, 1024, 512, 16) },
     ] {

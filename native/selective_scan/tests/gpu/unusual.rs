@@ -83,7 +83,7 @@ pub fn copied_tiles(quick: bool) {
         of(Method::Highorder, packed(block(7, 200, 960, 16))),
         of(Method::Highorder, block(13, 60, 512, 16)),
         of(Method::Poly, packed(initial_state(problem(7, 205, 960, 12)))),
-        of(Method::Foh, packed(problem(13, 60, 512, 16))),
+        of(Method::Foh, problem(13, 60, 512, 16)),
         of(Method::Poly, initial_state(block(8, 63, 840, 16))),
         of(Method::Foh, grouped(2, 1, problem(132, 133, 128, 16))),
         of(Method::Foh, bf16(initial_state(problem(264, 130, 40, 16)))),

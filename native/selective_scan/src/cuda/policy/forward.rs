@@ -319,12 +319,14 @@ impl Properties {
             let with_4_lanes = || takes_4_lanes.then(|| Bulk::whole(bulk_layout(problem, 4)));
             return with_2_lanes.or_else(with_4_lanes).filter(|_| tile == BULK_LAYOUT.tile);
         }
-        // States are kept between tiles, and marks found 32 frames at a time, or 16; packed, those of 16 bits are slower so, and the
-        // longest walks, where each element is read by every lane.
+        // States are kept between tiles, and marks found 32 frames at a time. Packed, those of 16 bits are slower so, and long walks
+        // have registers for three blocks only, which gain nothing; nor does the longest where each element is read by every lane.
         let takes_any_tile = is_row && interval >= problem.seq && problem.seq >= BULK_FRAMES_OF_SHORT_ROW;
-        let is_slower = problem.seq_idx && problem.element != ElementType::F32
-            || is_longest && !changes_elements(problem);
-        let tile = if problem.seq_idx { bulk_layout(problem, 4).tile } else { bulk_tile_of(problem.seq) };
+        let is_slower = match problem.seq_idx {
+            true => problem.element != ElementType::F32 || is_long_walk_forward(problem),
+            false => is_longest && !changes_elements(problem),
+        };
+        let tile = if problem.seq_idx { BULK_LAYOUT.tile } else { bulk_tile_of(problem.seq) };
         (takes_any_tile && takes_4_lanes && !is_slower && !has_several_passes(problem, layout))
             .then(|| Bulk::whole(Layout { tile, ..*layout }))
     }
