@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::{Pass, configurations};
 use selective_scan::{Method, Problem};
-use shapes::{bf16, block, problem};
+use shapes::{bf16, block, by, packed, problem};
 use support::devices::{architectures, device, kernels};
 use support::nvrtc::compiler_of;
 use support::registry::Registry;
@@ -63,23 +63,21 @@ fn kernels_spill_nothing() {
         }
     }
     // Packed rows and limits in copied tiles, where elements are made.
-    let packed = |problem| Problem { seq_idx: true, ..problem };
-    let of = |method, problem| Problem { method, ..problem };
     let limited = |problem| Problem { dt_limit: Some([0.0, 1.0]), ..problem };
     for problem in [
         packed(block(8, 2048, 1536, 16)),
         limited(block(8, 2048, 1536, 16)),
         bf16(limited(packed(block(8, 2048, 1536, 16)))),
-        packed(of(Method::Rk4, block(8, 2048, 1536, 16))),
-        of(Method::Foh, block(8, 2048, 1536, 16)),
-        of(Method::Foh, packed(limited(block(8, 2048, 1536, 16)))),
-        of(Method::Poly, block(32, 60, 512, 16)),
-        of(Method::Poly, packed(problem(8, 2048, 1536, 16))),
-        of(Method::Highorder, packed(block(8, 2048, 1536, 16))),
-        of(Method::Highorder, block(32, 60, 512, 16)),
-        of(Method::Poly, problem(64, 197, 768, 16)),
-        of(Method::ZohExact, problem(64, 197, 768, 64)),
-        of(Method::ZohExact, packed(block(8, 2048, 1536, 16))),
+        packed(by(Method::Rk4, block(8, 2048, 1536, 16))),
+        by(Method::Foh, block(8, 2048, 1536, 16)),
+        by(Method::Foh, packed(limited(block(8, 2048, 1536, 16)))),
+        by(Method::Poly, block(32, 60, 512, 16)),
+        by(Method::Poly, packed(problem(8, 2048, 1536, 16))),
+        by(Method::Highorder, packed(block(8, 2048, 1536, 16))),
+        by(Method::Highorder, block(32, 60, 512, 16)),
+        by(Method::Poly, problem(64, 197, 768, 16)),
+        by(Method::ZohExact, problem(64, 197, 768, 64)),
+        by(Method::ZohExact, packed(block(8, 2048, 1536, 16))),
     ] {
         for configuration in configurations(&h200, &problem, Pass::Forward) {
             assert_eq!(configuration.program, Program::Bulk);

@@ -33,6 +33,16 @@ pub fn block(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
     Problem { d: true, z: true, dt_bias: true, dt_softplus: true, ..problem(batch, seq, dim, state) }
 }
 
+/// The same by another method.
+pub fn by(method: Method, problem: Problem) -> Problem {
+    Problem { method, ..problem }
+}
+
+/// The same with rows packed.
+pub fn packed(problem: Problem) -> Problem {
+    Problem { seq_idx: true, ..problem }
+}
+
 /// The same in bfloat16.
 pub fn bf16(problem: Problem) -> Problem {
     Problem { element: ElementType::Bf16, ..problem }

@@ -3,7 +3,7 @@
 use selective_scan::{Coefficients, ElementType, Method, Problem, Projection};
 
 use crate::correctness::{all, check, check_forward, check_kept, check_y};
-use crate::shapes::{bf16, block, f64, problem};
+use crate::shapes::{bf16, block, by, f64, packed, problem};
 use crate::support::devices::copies_tiles;
 use crate::support::random;
 use crate::{device, forward};
@@ -15,8 +15,6 @@ fn grouped(b: usize, c: usize, problem: Problem) -> Problem {
 /// What the device copies the tiles of by itself, if it can: large enough problems, with last tiles of all kinds.
 pub fn copied_tiles(quick: bool) {
     let initial_state = |problem| Problem { initial_state: true, ..problem };
-    let packed = |problem| Problem { seq_idx: true, ..problem };
-    let of = |method, problem| Problem { method, ..problem };
     let series = |problem| Problem { coefficients: Coefficients::Taylor, ..problem };
     let problems = [
         initial_state(problem(7, 50, 960, 16)),
@@ -32,8 +30,8 @@ pub fn copied_tiles(quick: bool) {
         problem(108, 130, 36, 16),
         initial_state(grouped(4, 2, problem(4, 150, 1024, 16))),
         grouped(2, 8, problem(4, 188, 1024, 16)),
-        of(Method::Bilinear, initial_state(problem(4, 151, 1000, 16))),
-        of(Method::Rk4, problem(4, 140, 1000, 16)),
+        by(Method::Bilinear, initial_state(problem(4, 151, 1000, 16))),
+        by(Method::Rk4, problem(4, 140, 1000, 16)),
         packed(problem(1, 1500, 1664, 16)),
         packed(problem(1, 3800, 1024, 16)),
         // Short rows: three whole tiles, and a last one that lacks frames, as in the first problem, too.
@@ -50,10 +48,10 @@ pub fn copied_tiles(quick: bool) {
         // Two lanes a channel, where channels fill the device evenly: blocks that end within a box, groups, several passes.
         initial_state(problem(264, 130, 36, 16)),
         grouped(2, 1, problem(132, 133, 128, 16)),
-        of(Method::Rk4, problem(264, 140, 36, 24)),
+        by(Method::Rk4, problem(264, 140, 36, 24)),
         // Two lanes beside four: one row is of both, or the last of four alone.
         initial_state(problem(9, 130, 1920, 16)),
-        of(Method::Bilinear, grouped(2, 1, problem(133, 133, 128, 16))),
+        by(Method::Bilinear, grouped(2, 1, problem(133, 133, 128, 16))),
         // Two lanes of elements of 16 bits.
         bf16(initial_state(problem(264, 130, 40, 16))),
         Problem { element: ElementType::F16, ..grouped(2, 1, problem(132, 133, 128, 16)) },
@@ -78,31 +76,31 @@ pub fn copied_tiles(quick: bool) {
         Problem { element: ElementType::F16, dt_limit: Some([0.0, 0.05]), ..block(13, 60, 512, 16) },
         // Long walks, in tiles of half as many frames, whole ones and others: of all numbers of lanes and passes, packed, in short rows,
         // in chunks. And those of zoh_exact and of series, in tiles of the usual length.
-        of(Method::Foh, initial_state(problem(7, 133, 960, 36))),
-        of(Method::Highorder, initial_state(problem(4, 197, 960, 16))),
-        of(Method::Highorder, packed(block(7, 200, 960, 16))),
-        of(Method::Highorder, block(13, 60, 512, 16)),
-        of(Method::Poly, packed(initial_state(problem(7, 205, 960, 12)))),
-        of(Method::Foh, problem(13, 60, 512, 16)),
-        of(Method::Poly, initial_state(block(8, 63, 840, 16))),
-        of(Method::Foh, grouped(2, 1, problem(132, 133, 128, 16))),
-        of(Method::Foh, bf16(initial_state(problem(264, 130, 40, 16)))),
-        of(Method::Highorder, bf16(block(7, 157, 960, 16))),
-        of(Method::Foh, initial_state(problem(1, 1500, 1664, 16))),
-        of(Method::Highorder, problem(1, 3801, 1024, 16)),
-        of(Method::Poly, problem(1, 1024, 1536, 16)),
-        of(Method::ZohExact, initial_state(problem(4, 197, 960, 16))),
-        of(Method::ZohExact, packed(block(13, 60, 512, 16))),
-        of(Method::ZohExact, initial_state(problem(264, 130, 36, 16))),
-        of(Method::ZohExact, problem(1, 3800, 1024, 16)),
-        series(of(Method::Foh, initial_state(problem(4, 140, 1000, 16)))),
-        series(of(Method::Highorder, block(4, 140, 1000, 16))),
+        by(Method::Foh, initial_state(problem(7, 133, 960, 36))),
+        by(Method::Highorder, initial_state(problem(4, 197, 960, 16))),
+        by(Method::Highorder, packed(block(7, 200, 960, 16))),
+        by(Method::Highorder, block(13, 60, 512, 16)),
+        by(Method::Poly, packed(initial_state(problem(7, 205, 960, 12)))),
+        by(Method::Foh, problem(13, 60, 512, 16)),
+        by(Method::Poly, initial_state(block(8, 63, 840, 16))),
+        by(Method::Foh, grouped(2, 1, problem(132, 133, 128, 16))),
+        by(Method::Foh, bf16(initial_state(problem(264, 130, 40, 16)))),
+        by(Method::Highorder, bf16(block(7, 157, 960, 16))),
+        by(Method::Foh, initial_state(problem(1, 1500, 1664, 16))),
+        by(Method::Highorder, problem(1, 3801, 1024, 16)),
+        by(Method::Poly, problem(1, 1024, 1536, 16)),
+        by(Method::ZohExact, initial_state(problem(4, 197, 960, 16))),
+        by(Method::ZohExact, packed(block(13, 60, 512, 16))),
+        by(Method::ZohExact, initial_state(problem(264, 130, 36, 16))),
+        by(Method::ZohExact, problem(1, 3800, 1024, 16)),
+        series(by(Method::Foh, initial_state(problem(4, 140, 1000, 16)))),
+        series(by(Method::Highorder, block(4, 140, 1000, 16))),
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 1664, 16)),
         initial_state(problem(1, 3800, 1024, 16)),
         problem(1, 2200, 1024, 32),
         // The last adjoint chunk lacks frames of a tile, and of a step.
-        of(Method::Rk4, initial_state(problem(1, 1501, 1664, 16))),
+        by(Method::Rk4, initial_state(problem(1, 1501, 1664, 16))),
         grouped(2, 4, problem(1, 1517, 1664, 12)),
     ];
     // Which devices can is said without one (cuda_kernels.rs).
@@ -116,14 +114,14 @@ pub fn copied_tiles(quick: bool) {
         // Where only what chunks come to is found in copied tiles: other gains beside the same decays, a gate, and, from the inputs
         // alone, elements of 16 bits in several passes.
         let kept = [
-            of(Method::Highorder, problem(1, 1001, 1024, 16)),
+            by(Method::Highorder, problem(1, 1001, 1024, 16)),
             Problem { z: true, d: true, ..problem(1, 1500, 1664, 16) },
         ];
         all(kept.into(), |problem| check_kept(&random::case(problem, 1)));
         let from_inputs = [
             problem(1, 2300, 1024, 16),
             bf16(problem(1, 2310, 1024, 24)),
-            of(Method::Highorder, bf16(problem(1, 2310, 1024, 16))),
+            by(Method::Highorder, bf16(problem(1, 2310, 1024, 16))),
         ];
         all(from_inputs.into(), |problem| check(&random::case(problem, 1)));
     }
