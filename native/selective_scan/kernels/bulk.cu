@@ -18,8 +18,9 @@
 // walks has half as many frames, and no two kernels of heavy walks are walked side by side.
 //
 // Where rows are packed, a tile that goes on with the sequence of the one before is walked like any other, and one that has marks
-// span by span, as is a last one that lacks frames. The carrier's warp finds the marks. Of several passes (more than SLOTS states),
-// all but the first add to y.
+// span by span, as is a last one that lacks frames. In rows shorter than 65 frames (SHORT_ROW) hardly a tile has none, so sequences
+// begin in the unrolled walk, too. The carrier's warp finds the marks. Of several passes (more than SLOTS states), all but the first
+// add to y.
 
 #define USE_X 1
 #define USE_B 1
@@ -43,11 +44,19 @@ static_assert((LANES == 4 || LANES == 2) && SLOTS == 16 && PACK == 4 && WARPS ==
               "a lane has packs of states");
 static_assert(!COMPLEX && TILE_B && TILE_C && ROUNDS == 1 && !SUMMARY, "what is copied, and walked once");
 static_assert(ELEMENT == 0 || (ELEMENT > 1 && !SEVERAL_PASSES), "y does not gather in 16 bits");
+static_assert(!SHARES || !(CUT || SEVERAL_PASSES || SEQ_IDX), "nothing comes before what is walked side by side");
 
 #define CHANGES_DT (HAS_DT_BIAS || SOFTPLUS || LIMIT)
 // Whether more is done to elements than the scan (`changes_elements` of the policy): then one lane of a channel owns each
 // (elements.cuh).
 #define HAS_OWNERS (CHANGES_DT || HAS_D || HAS_Z)
+
+// Whether sequences begin in tiles that are walked whole, too.
+#define RESETS (SEQ_IDX && SHORT_ROW)
+// Whether states are kept before the walk alone: not asking tile by tile spares 2 to 3% of a window (H200), but foh with options a
+// register that it has not.
+#define KEEPS_BEFORE (SHORT_ROW && (SEQ_IDX || !HAS_GAIN || !HAS_OWNERS))
+
 static_assert(!HAS_OWNERS || (LANES == 4 && !SEVERAL_PASSES), "elements are made and finished once");
 
 // The frames of a sequence in a tile. Where lanes want the same channel of different frames, which is what they write and what owners
@@ -109,7 +118,7 @@ struct Shared {
 #endif
   Pairs pairs;
 #if SEQ_IDX
-  alignas(4) u8 marks[STAGES][WARPS][TILE];  // of each tile, once for every warp that walks
+  alignas(4) u8 marks[STAGES][TILE];  // of each tile
 #endif
   Stages stages;
   Place place;  // of the block: the walk needs the registers
@@ -169,20 +178,17 @@ struct Marks {
   }
 
   // Stores them, and asks for those of the next.
-  __device__ __forceinline__ void store(u8 (&marks)[WARPS][TILE]) {
+  __device__ __forceinline__ void store(u8 (&marks)[TILE]) {
 #if FINDS_MARKS
     const u8 mark = mark_in_warp(index, last_index);
 #endif
-#pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) {
-      if (TILE == 32 || threadIdx.x % 32 < TILE) marks[warp][threadIdx.x % 32] = mark;
-    }
+    if (threadIdx.x % 32 < TILE) marks[threadIdx.x % 32] = mark;
     __syncwarp();
     ask();
   }
 #endif
 };
-static_assert(!SEQ_IDX || TILE == 32 || TILE == 16, "threads of a warp have the marks of a tile, one or two each");
+static_assert(!SEQ_IDX || TILE <= 32, "a thread of a warp has the mark of one frame of a tile");
 
 // Whether all threads of the carrier's warp have something to do, and which of them asks.
 #define ALL_CARRY (WIDENS || SEQ_IDX)
@@ -223,11 +229,7 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
   wait_until_read();
 }
 
-// Whether a launch may be of some blocks: of those of all rows in line, from args.first_block on (Share in policy/forward.rs). Rows of
-// short tiles never are: to ask costs a window a hundredth. FRAMES_PER_LANE: of the tiles of long rows (BULK_FRAMES_PER_LANE there).
-#define FRAMES_PER_LANE 8
-#define SHARES (!HAS_GAIN && !CUT && !SEVERAL_PASSES && !SEQ_IDX && !HAS_OWNERS && TILE == FRAMES_PER_LANE * LANES)
-
+// SHARES: a launch walks some blocks of those of all rows in line, from args.first_block on (Share in policy/forward.rs).
 __device__ __forceinline__ Place find_place_in_line(const Arguments& args) {
 #if !SHARES
   return find_place(args);
@@ -326,10 +328,11 @@ __device__ __forceinline__ void pair_registers(Thread& thread, Pairs& pairs) {
   }
 }
 
-// Whether all frames of a tile go on with the sequence of those before.
+// Whether a tile is walked like one without marks: all of its frames go on with the sequence of those before, or, RESETS, begin one.
 __device__ __forceinline__ bool is_unmarked([[maybe_unused]] const Shared& shared, [[maybe_unused]] int stage) {
 #if SEQ_IDX
-  return !any_of_warp(shared.marks[stage][threadIdx.x / 32][threadIdx.x % TILE] != 0);
+  const u8 mark = shared.marks[stage][threadIdx.x % TILE];
+  return !any_of_warp(RESETS ? mark & MARK_SKIP : mark != 0);
 #else
   return true;
 #endif
@@ -339,7 +342,7 @@ __device__ __forceinline__ bool is_unmarked([[maybe_unused]] const Shared& share
 __device__ __forceinline__ u32 marks_of([[maybe_unused]] const Shared& shared, [[maybe_unused]] int stage,
                                         [[maybe_unused]] int span) {
 #if SEQ_IDX
-  return *reinterpret_cast<const u32*>(&shared.marks[stage][threadIdx.x / 32][span * SPAN]);
+  return *reinterpret_cast<const u32*>(&shared.marks[stage][span * SPAN]);
 #else
   return 0;
 #endif
@@ -402,6 +405,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   elements.settle_parameters(args);
   Kept kept(args, begin, frames.count);
   pair_registers(thread, shared.pairs);
+  if (KEEPS_BEFORE && kept.at == 0) keep(thread, args, shared.place, kept);
   const int tiles = frames.tiles(), last_rows = frames.count - (tiles - 1) * TILE;
   // Where few frames are missing, the last tile is walked like the others, if they leave the states as they are: what the engine
   // brings of them is zero. Where dt is not Δ they do not, unless nobody wants the states.
@@ -426,13 +430,14 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     }
 #pragma unroll 1
     for (; number < whole && unmarked; number++) {
-      if (number * TILE == kept.at) keep(thread, args, shared.place, kept);
+      if (!KEEPS_BEFORE && number * TILE == kept.at) keep(thread, args, shared.place, kept);
       Turn<STAGES> next = stage;
       next.advance();
 #pragma unroll
       for (int span = 0; span < SPANS; span++) {
         Real next_delta[SPAN], y[SPAN];
         Span next_operands;
+        const u32 marks = RESETS ? marks_of(shared, stage.place, span) : 0;
         const bool goes_on = span == SPANS - 1;
         if (span == SPANS - Elements::AHEAD && number + 1 < tiles) shared.stages.wait(next);
         // After the last tile there is nothing to be fetched; what is there is not used.
@@ -440,7 +445,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         fetch_span(shared, goes_on ? next.place : stage.place, thread, elements, (span + 1) % SPANS, span + 1,
                    next_delta, next_operands);
         elements.go_on(args, shared.tiles[stage.place], shared.tiles[next.place], thread, span);
-        walk_fetched<true>(thread, delta, operands, 0, SPAN, y);
+        walk_fetched<true>(thread, delta, operands, marks, SPAN, y);
         if (span > 0) {
           put_sums(shared, stage.place, thread, elements, span - 1, 0, last);
         } else if (number > first) {
@@ -468,7 +473,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       tell_walked(shared, before);
     }
     if (other < tiles) {
-      if (other * TILE == kept.at) keep(thread, args, shared.place, kept);
+      if (!KEEPS_BEFORE && other * TILE == kept.at) keep(thread, args, shared.place, kept);
       const int rows = SEQ_IDX && number < tiles - 1 ? TILE : last_rows;
 #pragma unroll 1
       for (int span = 0; span * SPAN < rows; span++) {

@@ -32,8 +32,8 @@ impl ForwardKernels<Wanted> {
         let forward = configurations.forward(plan.chunks);
         let bulk = plan.bulk.filter(|_| configurations.aligned_for_bulk());
         let copied = |share: Share| {
-            let kernel = Wanted::walking(of(share.layout).bulk(plan.chunks), c"scan_bulk");
-            (share, kernel)
+            let bulk = of(share.layout).bulk(plan.chunks, share.in_line.is_some());
+            (share, Wanted::walking(bulk, c"scan_bulk"))
         };
         Self {
             shares: match bulk {

@@ -1,5 +1,6 @@
 //! Shapes at the ends of what is allowed.
 
+use selective_scan::naive::encode;
 use selective_scan::{Coefficients, ElementType, Method, Problem, Projection};
 
 use crate::correctness::{all, check, check_forward, check_kept, check_y};
@@ -10,6 +11,11 @@ use crate::{device, forward};
 
 fn grouped(b: usize, c: usize, problem: Problem) -> Problem {
     Problem { b: Projection::PerFrame { groups: b }, c: Projection::PerFrame { groups: c }, ..problem }
+}
+
+/// Of how many problems the device copies the tiles by itself. Which devices can is said without one (cuda_kernels.rs).
+fn count_copied(problems: &[Problem]) -> usize {
+    problems.iter().filter(|problem| copies_tiles(&device().properties(), problem)).count()
 }
 
 /// What the device copies the tiles of by itself, if it can: large enough problems, with last tiles of all kinds.
@@ -40,6 +46,9 @@ pub fn copied_tiles(quick: bool) {
         grouped(2, 4, problem(7, 64, 1024, 16)),
         packed(problem(13, 60, 512, 16)),
         packed(block(8, 33, 840, 16)),
+        bf16(packed(block(13, 60, 512, 16))),
+        by(Method::Foh, packed(problem(13, 60, 512, 16))),
+        by(Method::Highorder, bf16(packed(block(8, 63, 840, 16)))),
         // Those between them and the others, of several passes, too.
         problem(8, 100, 840, 12),
         packed(block(7, 66, 960, 16)),
@@ -103,9 +112,7 @@ pub fn copied_tiles(quick: bool) {
         by(Method::Rk4, initial_state(problem(1, 1501, 1664, 16))),
         grouped(2, 4, problem(1, 1517, 1664, 12)),
     ];
-    // Which devices can is said without one (cuda_kernels.rs).
-    let copied = problems.iter().filter(|problem| copies_tiles(&device().properties(), problem));
-    assert!([0, problems.len()].contains(&copied.count()));
+    assert!([0, problems.len()].contains(&count_copied(&problems)));
     let some = if quick { 6 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
@@ -125,6 +132,7 @@ pub fn copied_tiles(quick: bool) {
         ];
         all(from_inputs.into(), |problem| check(&random::case(problem, 1)));
     }
+    sequences_in_short_rows(quick);
     // A last tile that is walked whole, as nobody wants the states after it.
     let lacking = [block(7, 95, 960, 16), block(4, 157, 960, 16), bf16(block(8, 157, 840, 16))];
     all(lacking.into(), |problem| check_y(&random::case(problem, 1)));
@@ -135,6 +143,43 @@ pub fn copied_tiles(quick: bool) {
         case.inputs.a[..4 * 16 * 4].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(4 * 16));
         check_forward(&case, &case.forward(forward)).unwrap();
     }
+}
+
+/// Packed short rows without padding, whose sequences begin in tiles that are walked whole. What is not finite in one is not seen by
+/// the next.
+fn sequences_in_short_rows(quick: bool) {
+    const FRAMES: usize = 7;
+    let problems = [
+        packed(problem(13, 60, 512, 16)),
+        packed(block(8, 63, 840, 16)),
+        packed(problem(8, 64, 840, 12)),
+        packed(grouped(2, 4, problem(7, 24, 1024, 16))),
+        bf16(packed(block(8, 33, 840, 16))),
+        by(Method::Bilinear, packed(problem(13, 60, 512, 16))),
+        by(Method::Rk4, packed(block(13, 60, 512, 16))),
+        by(Method::ZohExact, packed(problem(13, 60, 512, 16))),
+        by(Method::Foh, packed(problem(8, 56, 840, 16))),
+        by(Method::Poly, packed(block(13, 60, 512, 16))),
+        by(Method::Highorder, packed(block(8, 63, 840, 16))),
+        by(Method::Foh, bf16(packed(block(13, 60, 512, 16)))),
+    ];
+    assert!([0, problems.len()].contains(&count_copied(&problems)));
+    let some = if quick { 2 } else { problems.len() };
+    all(problems.into_iter().take(some).collect(), |problem| {
+        let mut case = random::case(problem, 1);
+        let Problem { batch, seq, dim, element, .. } = case.problem;
+        let index: Vec<f64> = (0..batch * seq).map(|frame| (frame % seq / FRAMES) as f64).collect();
+        case.inputs.seq_idx = Some(encode(ElementType::S32, &index));
+        check_kept(&case)?;
+        let y = case.forward(forward).y;
+        case.inputs.x[..dim * element.size()].fill(0xff);
+        let with_nan = case.forward(forward).y;
+        let seen = with_nan.iter().zip(&y).rposition(|(with_nan, y)| with_nan != y);
+        match seen {
+            Some(last) if last / dim < FRAMES => Ok(()),
+            last => Err(format!("a NaN is seen as far as element {last:?}: {case:?}")),
+        }
+    });
 }
 
 pub fn shapes(_: bool) {

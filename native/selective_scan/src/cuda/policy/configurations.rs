@@ -4,9 +4,7 @@ use super::backward::{
     BACKWARD_TILE, BackwardPlan, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back,
     is_light_walk_back, sequence_bytes, summary_bytes,
 };
-use super::forward::{
-    BULK_ALIGNMENT, BULK_FRAMES_OF_ROW, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes,
-};
+use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes, is_short_row};
 use super::{
     Alignment, Chunks, Layout, Properties, RESERVED_SHARED, finds_marks, has_several_passes, is_constant,
     is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes, state_words,
@@ -55,12 +53,13 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
 }
 
 /// Blocks of bulk.cu that a multiprocessor is to hold. Heavy walks want the registers of one more, and the longest of two in short rows;
-/// else four of these are worth more, as a window is walked in one wave then (H200).
+/// else four of these are worth more, as a window is walked in one wave then (H200), but for packed rows of long walks, which would spill.
 fn blocks_of_bulk(problem: &Problem) -> usize {
-    let is_short_row = problem.seq < BULK_FRAMES_OF_ROW;
+    let is_short_row = is_short_row(problem);
+    let wants_more = !is_short_row || (problem.seq_idx && is_long_walk_forward(problem));
     let fewer = match (is_heavy_walk_forward(problem), is_longest_walk_forward(problem)) {
         (false, _) => 0,
-        (true, false) => usize::from(!is_short_row),
+        (true, false) => usize::from(wants_more),
         (true, true) => 1 + usize::from(is_short_row),
     };
     BLOCKS_OF_BULK - fewer
@@ -136,6 +135,8 @@ impl<'a> Configurations<'a> {
         cut: false,
         grouped: false,
         joins: false,
+        shares: false,
+        short_row: false,
         whole_tiles: false,
         several_passes: false,
         streams: false,
@@ -338,10 +339,12 @@ impl<'a> Configurations<'a> {
         [sequences, b, c].iter().all(|&alignment| alignment >= BULK_ALIGNMENT)
     }
 
-    /// bulk.cu, for so many chunks.
-    pub fn bulk(&self, chunks: usize) -> Configuration {
+    /// bulk.cu, for so many chunks. `shares`: a launch of it walks some of all blocks.
+    pub fn bulk(&self, chunks: usize, shares: bool) -> Configuration {
         self.that_fit(Configuration {
             program: Program::Bulk,
+            shares,
+            short_row: is_short_row(self.problem),
             vector: 1,
             vector_b: 1,
             vector_c: 1,

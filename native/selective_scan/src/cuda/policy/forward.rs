@@ -56,7 +56,7 @@ const BULK_STAGES: usize = 3;
 /// in the usual tiles, and in those of short rows, which may have so many frames.
 const BULK_FRAMES: usize = 128;
 const BULK_FRAMES_OF_HEAVY_WALKS: usize = 96;
-pub(super) const BULK_FRAMES_OF_ROW: usize = 65;
+const BULK_FRAMES_OF_ROW: usize = 65;
 const BULK_FRAMES_OF_SHORT_ROW: usize = 16;
 const BULK_TILES_OF_SHORT_ROWS: [usize; 4] = [28, 24, 20, 16];
 /// Blocks that a multiprocessor should have room for, or tiles through registers are faster.
@@ -90,9 +90,17 @@ pub struct ForwardPlan {
 pub struct Bulk {
     /// Its layout: its tile may be another than that of forward.cu, and its lanes fewer.
     pub layout: Layout,
-    /// Blocks of two lanes that a launch of their own walks beside it: all of the first rows, and some of the next. There are none
-    /// where a kernel has to come before.
-    pub beside: usize,
+    /// What a launch of its own walks beside it. There is none where a kernel has to come before.
+    pub beside: Option<Beside>,
+}
+
+/// Of fewer lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beside {
+    /// Its layout.
+    pub layout: Layout,
+    /// Its blocks: all of the first rows, and some of the next.
+    pub blocks: usize,
 }
 
 /// What a launch walks.
@@ -112,18 +120,21 @@ impl Share {
 
 impl Bulk {
     fn whole(layout: Layout) -> Self {
-        Self { layout, beside: 0 }
+        Self { layout, beside: None }
     }
 
     /// What its launches walk, in this order.
     pub(in crate::cuda) fn shares(&self, problem: &Problem) -> Vec<Share> {
         let Self { layout, beside } = *self;
-        if beside == 0 {
+        let Some(first) = beside else {
             return vec![Share::all(layout)];
-        }
-        let first = bulk_layout(problem, 2);
-        let rest = beside * first.channels / layout.channels..problem.batch * blocks(problem, &layout);
-        vec![Share { layout: first, in_line: Some(0..beside) }, Share { layout, in_line: Some(rest) }]
+        };
+        let all = problem.batch * blocks(problem, &layout);
+        let rest = first.blocks * first.layout.channels / layout.channels..all;
+        vec![
+            Share { layout: first.layout, in_line: Some(0..first.blocks) },
+            Share { layout, in_line: Some(rest) },
+        ]
     }
 }
 
@@ -201,7 +212,7 @@ pub(super) fn bulk_bytes(problem: &Problem, layout: &Layout) -> usize {
         (tiles, BULK_STAGES * sequence.next_multiple_of(alignment))
     };
     let pairs = channels * 2 * BULK_SLOTS * 4;
-    let marks = if problem.seq_idx { BULK_STAGES * warps * tile } else { 0 };
+    let marks = if problem.seq_idx { BULK_STAGES * tile } else { 0 };
     let widened = BULK_STAGES * widened_bytes(problem.element, 2, tile);
     (inputs + outputs + widened + pairs + marks + PLACE_BYTES).next_multiple_of(alignment)
 }
@@ -232,6 +243,11 @@ fn takes_4_lanes(problem: &Problem) -> bool {
 /// Whether blocks of one group of channels do not share their last box with the next.
 fn unit_fits(problem: &Problem, layout: &Layout) -> bool {
     unit(problem) == problem.dim || unit(problem).is_multiple_of(layout.channels)
+}
+
+/// Whether a row is walked in tiles of its own.
+pub(super) fn is_short_row(problem: &Problem) -> bool {
+    problem.seq < BULK_FRAMES_OF_ROW
 }
 
 /// Frames of a tile of a short row: the most of those of which whole ones leave fewest frames over.
@@ -309,24 +325,20 @@ impl Properties {
         let takes_4_lanes = takes_4_lanes(problem);
         let is_row = chunk == problem.seq;
         let is_longest = is_longest_walk_forward(problem);
-        let least = match (is_row, is_heavy_walk_forward(problem) && !is_longest) {
-            (true, _) => BULK_FRAMES_OF_ROW,
-            (false, true) => BULK_FRAMES_OF_HEAVY_WALKS,
-            (false, false) => BULK_FRAMES,
+        let is_long = match (is_row, is_heavy_walk_forward(problem) && !is_longest) {
+            (true, _) => !is_short_row(problem),
+            (false, true) => chunk >= BULK_FRAMES_OF_HEAVY_WALKS,
+            (false, false) => chunk >= BULK_FRAMES,
         };
-        if chunk >= least {
+        if is_long {
             let with_2_lanes = self.bulk_with_2_lanes(problem, chunk);
             let with_4_lanes = || takes_4_lanes.then(|| Bulk::whole(bulk_layout(problem, 4)));
             return with_2_lanes.or_else(with_4_lanes).filter(|_| tile == BULK_LAYOUT.tile);
         }
-        // States are kept between tiles, and marks found 32 frames at a time. Packed, those of 16 bits are slower so, and long walks
-        // have registers for three blocks only, which gain nothing; nor does the longest where each element is read by every lane.
+        // States are kept before such a row alone. The longest walk is slower so where each element is read by every lane (H200).
         let takes_any_tile = is_row && interval >= problem.seq && problem.seq >= BULK_FRAMES_OF_SHORT_ROW;
-        let is_slower = match problem.seq_idx {
-            true => problem.element != ElementType::F32 || is_long_walk_forward(problem),
-            false => is_longest && !changes_elements(problem),
-        };
-        let tile = if problem.seq_idx { BULK_LAYOUT.tile } else { bulk_tile_of(problem.seq) };
+        let is_slower = is_longest && !changes_elements(problem);
+        let tile = bulk_tile_of(problem.seq);
         (takes_any_tile && takes_4_lanes && !is_slower && !has_several_passes(problem, layout))
             .then(|| Bulk::whole(Layout { tile, ..*layout }))
     }
@@ -355,10 +367,12 @@ impl Properties {
             return (is_f32 || !loses).then(|| Bulk::whole(layout));
         }
         let is_alone = chunk == problem.seq && !has_several_passes(problem, &layout);
-        // The code of both has to lie in a multiprocessor's cache.
+        // The code of both has to lie in a multiprocessor's cache of instructions.
         let both_fit = matches!(problem.method, Method::Zoh | Method::Bilinear);
-        (is_f32 && is_alone && both_fit && of_4 == 2 * of_2)
-            .then_some(Bulk { layout: bulk_layout(problem, 4), beside: most })
+        (is_f32 && is_alone && both_fit && of_4 == 2 * of_2).then(|| Bulk {
+            beside: Some(Beside { layout, blocks: most }),
+            ..Bulk::whole(bulk_layout(problem, 4))
+        })
     }
 
     /// The layout of a forward scan that finds what chunks of so many frames come to.
