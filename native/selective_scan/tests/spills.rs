@@ -85,6 +85,19 @@ fn kernels_spill_nothing() {
             all.insert((h200.architecture, configuration), format!("{problem:?}"));
         }
     }
+    // Several rounds of heavy walks, in tiles of 16 frames, and of 32 where a multiprocessor has two blocks.
+    for (tile, problem) in [
+        (16, by(Method::ZohExact, packed(block(64, 197, 768, 64)))),
+        (16, by(Method::Highorder, block(64, 60, 512, 64))),
+        (16, by(Method::Foh, bf16(packed(block(8, 2048, 1536, 64))))),
+        (32, by(Method::Poly, packed(block(32, 60, 512, 64)))),
+        (32, by(Method::Highorder, block(32, 60, 512, 64))),
+    ] {
+        for configuration in configurations(&h200, &problem, Pass::Forward) {
+            assert_eq!((configuration.program, configuration.layout.tile), (Program::Forward, tile));
+            all.insert((h200.architecture, configuration), format!("{problem:?}"));
+        }
+    }
     let spilling = all.par_iter().filter_map(|((architecture, configuration), of)| {
         let bytes = stack_bytes(*architecture, configuration);
         (bytes > 0).then(|| format!("{architecture}: {bytes} bytes, {of}"))

@@ -220,6 +220,9 @@ pub fn shapes(_: bool) {
         Problem { b: Projection::Constant, ..problem(8, 100, 900, 8) },
         // Several rounds of states, and several passes of rounds.
         block(8, 70, 900, 50),
+        // Of heavy walks, too: three blocks for each multiprocessor of a large device, and two.
+        by(Method::ZohExact, packed(block(9, 70, 1000, 40))),
+        by(Method::Foh, bf16(block(7, 100, 960, 50))),
         Problem { seq_idx: true, method: Method::Bilinear, ..problem(7, 100, 1000, 130) },
         Problem { c: Projection::Constant, ..problem(1, 700, 200, 40) },
     ];

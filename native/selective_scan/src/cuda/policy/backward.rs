@@ -470,21 +470,14 @@ fn frame_clocks(problem: &Problem, layout: &Layout) -> (f64, f64) {
 }
 
 /// Whether a lane walks four states back in as many registers as zoh: a state is a word, and nothing is kept of a frame but its
-/// decay. (Packed rows of bilinear would spill some.)
+/// decay.
 pub(super) fn is_light_walk_back(problem: &Problem) -> bool {
-    let light = problem.method == Method::Zoh || (problem.method == Method::Bilinear && !problem.seq_idx);
-    state_words(problem) == 1 && light
+    state_words(problem) == 1 && matches!(problem.method, Method::Zoh | Method::Bilinear)
 }
 
 /// Whether the walk back takes nearly all registers that a thread can have.
 pub(super) fn is_heavy_walk_back(problem: &Problem, layout: &Layout) -> bool {
     layout.states == 4 && !is_light_walk_back(problem)
-}
-
-/// Whether a lane has registers for a heavy walk.
-fn has_registers_for_four(problem: &Problem) -> bool {
-    let most_of_all = problem.z && problem.method == Method::Highorder;
-    state_words(problem) == 1 && !problem.seq_idx && !most_of_all
 }
 
 /// States that a pass covers at most. 32 are two passes of 16 in one, over half as many channels a warp; but what is kept of
@@ -507,7 +500,7 @@ fn lanes_of(problem: &Problem) -> &'static [usize] {
         // Fewer lanes would keep fewer states, but chunks are as long for all.
         true if problem.seq >= BOUNDED_FROM && problem.state.min(slots_of_pass(problem)) > 16 => &[8, 16],
         true => &[4, 8, 16],
-        false if has_registers_for_four(problem) => &[4, 8],
+        false if state_words(problem) == 1 => &[4, 8],
         false => &[8],
     }
 }

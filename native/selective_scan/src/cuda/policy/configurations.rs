@@ -4,7 +4,9 @@ use super::backward::{
     BACKWARD_TILE, BackwardPlan, PAIR, WARPS_OF_ADJOINTS, backward_bytes, is_heavy_walk_back,
     is_light_walk_back, sequence_bytes, summary_bytes,
 };
-use super::forward::{BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, bulk_bytes, forward_bytes, is_short_row};
+use super::forward::{
+    BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, TILE_OF_HEAVY_ROUNDS, bulk_bytes, forward_bytes, is_short_row,
+};
 use super::{
     Alignment, Chunks, Layout, Properties, RESERVED_SHARED, finds_marks, has_several_passes, is_constant,
     is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes, state_words,
@@ -43,6 +45,7 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
         _ if layout.time_lanes > 1 => CHANNELS_FOR_TIME_LANES * 32,
         _ if state_words(problem) > 1 => 0,
         _ if heavy && layout.lanes < 4 => 256,
+        _ if heavy && layout.rounds > 1 && layout.lanes < 8 && layout.tile > TILE_OF_HEAVY_ROUNDS => 256,
         _ if layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
         _ if problem.seq_idx && (problem.d || problem.z || problem.dt_bias || !is_plain(problem)) => 384,
         _ if problem.z && (layout.lanes > 4 || !is_plain(problem) || has_several_passes(problem, layout)) => {

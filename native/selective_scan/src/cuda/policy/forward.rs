@@ -25,6 +25,9 @@ const SLOTS_OF_ROUND: usize = 16;
 pub(super) const MOST_ROUNDS: usize = 4;
 /// Blocks of several rounds that a multiprocessor should have room for.
 const BLOCKS_OF_ROUNDS: usize = 3;
+/// Frames of a tile of several rounds of a heavy walk, where a multiprocessor is to have as many blocks: B and C of the next tile are
+/// on their way in registers, all rounds' of them, and those of 32 frames would spill.
+pub(super) const TILE_OF_HEAVY_ROUNDS: usize = 16;
 /// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
 const WARPS_WITH_4_LANES: usize = 6;
 /// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then as many as the device runs
@@ -430,7 +433,14 @@ impl Properties {
         };
         let several = self.shared_per_multiprocessor / BLOCKS_OF_ROUNDS - RESERVED_SHARED;
         let room = if rounds > 1 { several.max(48 << 10) } else { 48 << 10 }.min(self.shared_per_block);
-        let mut most = if lanes == 8 { 64 } else { 32 };
+        // Two blocks each have registers for the usual tiles, if they make as few waves; chunks are as many as fill the device.
+        let is_crowded =
+            || fewest || self.blocks_each(problem, &layout, BLOCKS_OF_ROUNDS) == BLOCKS_OF_ROUNDS;
+        let mut most = match lanes {
+            8 => 64,
+            _ if rounds > 1 && is_heavy_walk_forward(problem) && is_crowded() => TILE_OF_HEAVY_ROUNDS,
+            _ => 32,
+        };
         loop {
             layout.tile = forward_tile(problem.seq, interval, lanes, most);
             if forward_bytes(problem, &layout) <= room || most <= lanes.max(8) {
@@ -442,6 +452,13 @@ impl Properties {
             return self.forward_layout(problem, interval, copied, fewest, most_rounds - 1);
         }
         layout
+    }
+
+    /// Blocks that a multiprocessor has of rows of one chunk, if all are walked in as few waves as with `most` of them each.
+    fn blocks_each(&self, problem: &Problem, layout: &Layout, most: usize) -> usize {
+        let all = problem.batch * blocks(problem, layout);
+        let waves = all.div_ceil(most * self.multiprocessors);
+        all.div_ceil(waves * self.multiprocessors)
     }
 
     /// The layout of a forward scan with lanes over time: for few and short rows, each of which is one tile. In longer ones
