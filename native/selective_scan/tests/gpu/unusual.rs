@@ -223,6 +223,11 @@ pub fn shapes(_: bool) {
         // Of heavy walks, too: three blocks for each multiprocessor of a large device, and two.
         by(Method::ZohExact, packed(block(9, 70, 1000, 40))),
         by(Method::Foh, bf16(block(7, 100, 960, 50))),
+        // So many channels that heavy walks go back in four lanes: packed, gated, a row in one tile or several.
+        by(Method::Rk4, packed(problem(32, 20, 512, 16))),
+        by(Method::Poly, packed(block(32, 33, 512, 16))),
+        by(Method::ZohExact, packed(problem(22, 70, 768, 16))),
+        by(Method::Highorder, block(32, 24, 512, 16)),
         Problem { seq_idx: true, method: Method::Bilinear, ..problem(7, 100, 1000, 130) },
         Problem { c: Projection::Constant, ..problem(1, 700, 200, 40) },
     ];
