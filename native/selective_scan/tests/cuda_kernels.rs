@@ -109,7 +109,9 @@ fn tiles_are_copied_by_devices_that_can() {
         block(8, 2048, 1536, 16),
         bf16(block(32, 60, 512, 16)),
         Problem { method: Method::Highorder, ..block(32, 60, 512, 16) },
-        // A prompt, in chunks of 96 frames.
+        problem(8, 60, 512, 16),
+        // A prompt, in chunks of 128 frames, or of 96.
+        problem(1, 1024, 1536, 16),
         Problem { method: Method::ZohExact, ..problem(1, 1024, 1536, 16) },
     ] {
         assert!(copies_tiles(&h200, &problem), "{problem:?}");
@@ -123,9 +125,10 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { state: 14, ..plain.clone() },
         Problem { dim: 1534, ..plain.clone() },
         halves(&Problem { dim: 1544, ..plain.clone() }),
-        problem(8, 60, 512, 16),
+        // So few channels that eight lanes each are the faster.
+        problem(4, 60, 512, 16),
+        problem(4, 1024, 512, 16),
         problem(32, 60, 512, 64),
-        problem(1, 1024, 1536, 16),
         Problem { method: Method::Highorder, ..problem(32, 60, 512, 16) },
         // Marks that few warps walk by many operations.
         Problem { method: Method::ZohExact, seq_idx: true, ..problem(8, 1024, 512, 16) },

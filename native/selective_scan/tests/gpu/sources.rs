@@ -50,6 +50,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "src/cuda/nvrtc.rs",
     "src/cuda/packed.rs",
     "src/cuda/policy/backward.rs",
+    "src/cuda/policy/clocks.rs",
     "src/cuda/policy/configurations.rs",
     "src/cuda/policy/forward.rs",
     "src/cuda/policy/mod.rs",

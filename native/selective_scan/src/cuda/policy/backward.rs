@@ -25,26 +25,14 @@ const SPAN: usize = 4;
 pub(super) const PAIR: usize = 2;
 /// Frames up to which a row is one chunk.
 const LONGEST_ALONE: usize = 64;
-/// Parts of such a row where channels are few.
+/// Parts of such a row where channels are few, if it has so many frames; what they walk twice takes what they save of a shorter one.
 const PARTS_OF_ROW: usize = 8;
-/// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and
-/// dC. They wait for one another: what each beyond the usual costs, as a share of the time.
-const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
-const WARP_SHARE: f64 = 0.025;
-/// Clocks that a warp whose lanes have 4, 2 or 1 states takes for a frame when it is alone, and in which it alone issues.
-const FRAME_CLOCKS: [(usize, f64, f64); 3] = [(4, 350.0, 220.0), (2, 300.0, 130.0), (1, 250.0, 80.0)];
-/// The same of a heavy walk: its own chain of operations is what such a warp waits for.
-const HEAVY_FRAME_CLOCKS: (f64, f64) = (690.0, 70.0);
-/// What a launch costs, in frames; the walk of the adjoints alone, and that of the states, as shares of the walk back.
-const LAUNCH_FRAMES: usize = 8;
-const ADJOINTS_SHARE: f64 = 0.15;
-const STATES_SHARE: f64 = 0.25;
+const SHORTEST_IN_PARTS: usize = 25;
+/// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and dC.
+pub(super) const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
 /// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
 pub(super) const WARPS_OF_ADJOINTS: usize = 24;
 const SHORTEST_OF_ADJOINTS: usize = 64;
-
-/// Bytes of the sums of dB and dC, which are written and read, that a multiprocessor has its share of in a clock.
-const SUM_BYTES_A_CLOCK: f64 = 8.0;
 
 /// Registers of a multiprocessor, and of a thread at most.
 const REGISTERS: usize = 65_536;
@@ -212,7 +200,7 @@ pub(super) fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
 
 impl Properties {
     /// Blocks of the backward pass that a multiprocessor has at a time.
-    fn resident(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
+    pub(super) fn resident(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
         let shared = backward_bytes(problem, layout, tiles) + RESERVED_SHARED;
         let wanted = threads_wanted(problem, layout, Program::Backward) / 32;
         let registers = (wanted / layout.warps * layout.warps).max(REGISTERS / MOST_REGISTERS / 32);
@@ -228,9 +216,9 @@ impl Properties {
         let layout = Layout { parts, tile, warps: parts, ..layout };
         let fits = parts > 1
             && !is_heavy_walk_back(problem, &layout)
-            && problem.seq <= LONGEST_ALONE
+            && (SHORTEST_IN_PARTS..=LONGEST_ALONE).contains(&problem.seq)
             && varying(problem) == 2
-            && problem.batch * blocks(problem, &layout) * 2 <= self.multiprocessors
+            && problem.batch * blocks(problem, &layout) <= self.multiprocessors
             && backward_bytes(problem, &layout, 1) <= self.shared_per_block;
         fits.then_some(layout)
     }
@@ -311,7 +299,7 @@ impl Properties {
                     } else {
                         0.0
                     };
-                    let cost = (excess, self.clocks(problem, &plan));
+                    let cost = (excess, self.backward_clocks(problem, &plan));
                     if best.is_none_or(|(least, _)| cost < least) {
                         best = Some((cost, plan));
                     }
@@ -338,43 +326,6 @@ impl Properties {
         let blocks = problem.batch * blocks(problem, layout);
         let full = self.multiprocessors * self.resident(problem, layout, chunk / layout.tile);
         (2 * full).div_ceil(blocks).min(problem.seq.div_ceil(chunk))
-    }
-
-    /// About how many clocks a plan takes.
-    fn clocks(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
-        let blocks =
-            problem.batch.div_ceil(plan.rows_per_block) * blocks(problem, &plan.layout) * plan.segments;
-        let resident = self.resident(problem, &plan.layout, plan.tiles());
-        let (latency, issue) = frame_clocks(problem, &plan.layout);
-        // A frame of so many blocks side by side, whose warps share four schedulers.
-        let frame = |blocks: usize| match blocks {
-            0 => 0.0,
-            _ => latency + issue * (blocks * plan.layout.warps) as f64 / 4.0,
-        };
-        let full = resident * self.multiprocessors;
-        let all =
-            (blocks / full) as f64 * frame(resident) + frame((blocks % full).div_ceil(self.multiprocessors));
-        let passes = passes(problem, plan.layout.slots());
-        // Of a chunk, the states of all tiles but the last are walked alone, to find those before each.
-        let alone = STATES_SHARE * (plan.tiles() - 1) as f64 / plan.tiles() as f64;
-        let pieces = plan.pieces(problem, passes == 1, true).map(|piece| {
-            let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
-            (1.0 + alone) * piece.frames as f64 + LAUNCH_FRAMES as f64 + within_chunk
-        });
-        // Parts walk both ways once more, which is short.
-        let of_parts = if plan.layout.parts > 1 { 1.5 / plan.layout.parts as f64 } else { 1.0 };
-        let walk = pieces.sum::<f64>() * plan.rows_per_block as f64 * of_parts;
-        let adjoints = match plan.segments {
-            1 => 0.0,
-            segments => {
-                let share = ADJOINTS_SHARE * (segments - 1) as f64 / segments as f64;
-                share * plan.segment as f64 + 2.0 * LAUNCH_FRAMES as f64
-            }
-        };
-        let waiting = WARP_SHARE * plan.layout.warps.saturating_sub(BACKWARD_WARPS[0]) as f64;
-        let sums = (sums_of_frame(problem, &plan.layout) * problem.seq) as f64;
-        let reduction = sums / (SUM_BYTES_A_CLOCK * self.multiprocessors as f64);
-        passes as f64 * (all * (walk + adjoints) * (1.0 + waiting) + reduction)
     }
 
     /// Frames of a segment, or of a part of it, for which a block walks the adjoints alone.
@@ -459,16 +410,6 @@ fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: us
     extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
 }
 
-/// Of a warp, as FRAME_CLOCKS has them.
-fn frame_clocks(problem: &Problem, layout: &Layout) -> (f64, f64) {
-    if is_heavy_walk_back(problem, layout) {
-        return HEAVY_FRAME_CLOCKS;
-    }
-    let measured = FRAME_CLOCKS.iter().find(|&&(states, ..)| states == layout.states);
-    let &(_, latency, issue) = measured.expect("states that a lane may have");
-    (latency, issue)
-}
-
 /// Whether a lane walks four states back in as many registers as zoh: a state is a word, and nothing is kept of a frame but its
 /// decay.
 pub(super) fn is_light_walk_back(problem: &Problem) -> bool {
@@ -496,10 +437,13 @@ fn backward_states(problem: &Problem, lanes: usize) -> usize {
 
 /// Lanes that the walk back may have, the fewest first.
 fn lanes_of(problem: &Problem) -> &'static [usize] {
+    let has_wide_passes = problem.state.min(slots_of_pass(problem)) > 16;
     match is_light_walk_back(problem) {
         // Fewer lanes would keep fewer states, but chunks are as long for all.
-        true if problem.seq >= BOUNDED_FROM && problem.state.min(slots_of_pass(problem)) > 16 => &[8, 16],
-        true => &[4, 8, 16],
+        true if problem.seq >= BOUNDED_FROM && has_wide_passes => &[8, 16],
+        true if has_wide_passes => &[4, 8, 16],
+        // One state each, of sixteen lanes, is slower (H200).
+        true => &[4, 8],
         false if state_words(problem) == 1 => &[4, 8],
         false => &[8],
     }
@@ -533,7 +477,7 @@ fn adjoints_fit(problem: &Problem, layout: &Layout, frames: usize) -> bool {
 }
 
 /// Bytes of the sums of dB and dC over each block's channels, of a frame of all rows.
-fn sums_of_frame(problem: &Problem, layout: &Layout) -> usize {
+pub(super) fn sums_of_frame(problem: &Problem, layout: &Layout) -> usize {
     varying(problem) * problem.batch * blocks(problem, layout) * layout.states_bytes(problem)
 }
 

@@ -16,7 +16,7 @@ use crate::cuda::compile::{Configuration, Program};
 use crate::{Coefficients, ElementType, Method, Problem};
 
 /// Chunks up to which every block joins those before its own, without a launch for that.
-const MOST_JOINED: usize = 16;
+pub(super) const MOST_JOINED: usize = 16;
 
 /// Blocks of bulk.cu and of chunks.cu that a multiprocessor has, if it has room.
 const BLOCKS_OF_BULK: usize = 4;
@@ -45,6 +45,7 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
         _ if layout.time_lanes > 1 => CHANNELS_FOR_TIME_LANES * 32,
         _ if state_words(problem) > 1 => 0,
         _ if heavy && layout.lanes < 4 => 256,
+        // Tiles longer than these are planned for two blocks.
         _ if heavy && layout.rounds > 1 && layout.lanes < 8 && layout.tile > TILE_OF_HEAVY_ROUNDS => 256,
         _ if layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
         _ if problem.seq_idx && (problem.d || problem.z || problem.dt_bias || !is_plain(problem)) => 384,
@@ -57,8 +58,8 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
 
 /// Blocks of bulk.cu that a multiprocessor is to hold. Heavy walks want the registers of one more, and the longest of two in short rows;
 /// else four of these are worth more, as a window is walked in one wave then (H200), but for packed rows of long walks, which would spill.
-fn blocks_of_bulk(problem: &Problem) -> usize {
-    let is_short_row = is_short_row(problem);
+pub(super) fn blocks_of_bulk(problem: &Problem, layout: &Layout) -> usize {
+    let is_short_row = is_short_row(problem, layout);
     let wants_more = !is_short_row || (problem.seq_idx && is_long_walk_forward(problem));
     let fewer = match (is_heavy_walk_forward(problem), is_longest_walk_forward(problem)) {
         (false, _) => 0,
@@ -347,12 +348,12 @@ impl<'a> Configurations<'a> {
         self.that_fit(Configuration {
             program: Program::Bulk,
             shares,
-            short_row: is_short_row(self.problem),
+            short_row: is_short_row(self.problem, &self.layout),
             vector: 1,
             vector_b: 1,
             vector_c: 1,
             whole_tiles: false,
-            min_blocks: blocks_of_bulk(self.problem),
+            min_blocks: blocks_of_bulk(self.problem, &self.layout),
             shared_bytes: bulk_bytes(self.problem, &self.layout),
             ..self.walking_forward(chunks)
         })

@@ -1,9 +1,10 @@
 //! The plan of the forward pass.
 
+use std::iter::successors;
 use std::ops::Range;
 
 use super::backward::checkpoint_interval;
-use super::configurations::threads_wanted;
+use super::configurations::{MOST_JOINED, threads_wanted};
 use super::{
     Chunks, Layout, Properties, RESERVED_SHARED, blocks, changes_dt, changes_elements, decay_by_sum,
     has_several_passes, is_constant, is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward,
@@ -28,16 +29,11 @@ const BLOCKS_OF_ROUNDS: usize = 3;
 /// Frames of a tile of several rounds of a heavy walk, where a multiprocessor is to have as many blocks: B and C of the next tile are
 /// on their way in registers, all rounds' of them, and those of 32 frames would spill.
 pub(super) const TILE_OF_HEAVY_ROUNDS: usize = 16;
-/// Warps of the forward pass that a multiprocessor should have with four lanes a channel; else eight lanes give more.
-const WARPS_WITH_4_LANES: usize = 6;
-/// Below this many warps a multiprocessor, chunks are worth the second walk that they cost; then as many as the device runs
-/// at a time, or so many times that.
-const WARPS_TO_CUT: f64 = 3.2;
-const MOST_WAVES: usize = 3;
-/// Frames of a chunk, at least, before they are made whole tiles.
-const SHORTEST_CHUNK: usize = 80;
-/// Sequences shorter than this are not cut for the sake of parallelism.
-const SHORTEST_TO_CUT: usize = 192;
+/// Lanes of the forward pass over states, at most.
+const MOST_LANES: usize = 8;
+/// Multiples of all blocks that run at a time which chunks may come to, where they are more than are joined without a launch. (Of long
+/// rows two are up to 2% slower than three.)
+const WAVES: [usize; 2] = [1, 3];
 /// The place of a block, in its shared memory.
 const PLACE_BYTES: usize = 64;
 /// What bulk.cu is written for: states a channel, walking warps a block, and frames a tile for each lane, where rows are long: usually,
@@ -61,6 +57,7 @@ const BULK_FRAMES: usize = 128;
 const BULK_FRAMES_OF_HEAVY_WALKS: usize = 96;
 const BULK_FRAMES_OF_ROW: usize = 65;
 const BULK_FRAMES_OF_SHORT_ROW: usize = 16;
+const BULK_FRAMES_OF_SHORT_ROW_WITH_2_LANES: usize = 33;
 const BULK_TILES_OF_SHORT_ROWS: [usize; 4] = [28, 24, 20, 16];
 /// Blocks that a multiprocessor should have room for, or tiles through registers are faster.
 const BULK_BLOCKS: usize = 3;
@@ -248,9 +245,9 @@ fn unit_fits(problem: &Problem, layout: &Layout) -> bool {
     unit(problem) == problem.dim || unit(problem).is_multiple_of(layout.channels)
 }
 
-/// Whether a row is walked in tiles of its own.
-pub(super) fn is_short_row(problem: &Problem) -> bool {
-    problem.seq < BULK_FRAMES_OF_ROW
+/// Whether bulk.cu walks a row in tiles of its own.
+pub(super) fn is_short_row(problem: &Problem, layout: &Layout) -> bool {
+    problem.seq < BULK_FRAMES_OF_ROW && layout.lanes == BULK_LAYOUT.lanes
 }
 
 /// Frames of a tile of a short row: the most of those of which whole ones leave fewest frames over.
@@ -320,7 +317,7 @@ impl Properties {
     }
 
     /// What bulk.cu walks, where it is the faster for chunks of so many frames that are walked in this layout.
-    fn bulk(&self, problem: &Problem, layout: &Layout, chunk: usize, interval: usize) -> Option<Bulk> {
+    fn bulk(&self, problem: &Problem, layout: &Layout, chunk: usize) -> Option<Bulk> {
         let Layout { tile, .. } = *layout;
         if !(Layout { tile: BULK_LAYOUT.tile, ..*layout } == BULK_LAYOUT && self.copies_tiles(problem)) {
             return None;
@@ -329,7 +326,7 @@ impl Properties {
         let is_row = chunk == problem.seq;
         let is_longest = is_longest_walk_forward(problem);
         let is_long = match (is_row, is_heavy_walk_forward(problem) && !is_longest) {
-            (true, _) => !is_short_row(problem),
+            (true, _) => problem.seq >= BULK_FRAMES_OF_ROW,
             (false, true) => chunk >= BULK_FRAMES_OF_HEAVY_WALKS,
             (false, false) => chunk >= BULK_FRAMES,
         };
@@ -338,12 +335,22 @@ impl Properties {
             let with_4_lanes = || takes_4_lanes.then(|| Bulk::whole(bulk_layout(problem, 4)));
             return with_2_lanes.or_else(with_4_lanes).filter(|_| tile == BULK_LAYOUT.tile);
         }
-        // States are kept before such a row alone. The longest walk is slower so where each element is read by every lane (H200).
-        let takes_any_tile = is_row && interval >= problem.seq && problem.seq >= BULK_FRAMES_OF_SHORT_ROW;
+        // States are kept before such a row alone, so tiles may be of any length. The longest walk is slower so where each element is
+        // read by every lane (H200).
+        let takes_any_tile = is_row && problem.seq >= BULK_FRAMES_OF_SHORT_ROW;
         let is_slower = is_longest && !changes_elements(problem);
         let tile = bulk_tile_of(problem.seq);
-        (takes_any_tile && takes_4_lanes && !is_slower && !has_several_passes(problem, layout))
-            .then(|| Bulk::whole(Layout { tile, ..*layout }))
+        if !(takes_any_tile && takes_4_lanes && !is_slower) || has_several_passes(problem, layout) {
+            return None;
+        }
+        // What a tile leaves over is walked by spans, and of short ones there are many: two lanes are 5 to 14% faster there (H200).
+        let gains = !is_heavy_walk_forward(problem)
+            && problem.element == ElementType::F32
+            && problem.seq >= BULK_FRAMES_OF_SHORT_ROW_WITH_2_LANES
+            && (!problem.seq.is_multiple_of(tile) || BULK_TILES_OF_SHORT_ROWS.ends_with(&[tile]));
+        let with_2_lanes = || self.bulk_with_2_lanes(problem, chunk).filter(|bulk| bulk.beside.is_none());
+        let with_4_lanes = Bulk::whole(Layout { tile, ..*layout });
+        Some(if gains { with_2_lanes().unwrap_or(with_4_lanes) } else { with_4_lanes })
     }
 
     /// What bulk.cu walks with two lanes, and beside that with four: as many blocks of two as multiprocessors can have each in the
@@ -380,18 +387,17 @@ impl Properties {
 
     /// The layout of a forward scan that finds what chunks of so many frames come to.
     pub(super) fn summary_layout(&self, problem: &Problem, chunk: usize) -> Layout {
-        let copied = !changes_dt(problem) && self.copies_rows(problem, BULK_FRAMES);
-        self.forward_layout(problem, chunk, copied, false, MOST_ROUNDS)
+        self.forward_layout(problem, chunk, 1, true, MOST_ROUNDS)
     }
 
-    /// The layout of a forward scan that keeps states every `interval` frames, with the fewest lanes or with enough warps, in
-    /// as many rounds as shared memory has room for, up to `most_rounds`. `copied`: the device copies its tiles.
+    /// The layout of a forward scan that keeps states every `interval` frames, with so many lanes at least, but no more than leave none
+    /// idle, in as many rounds as shared memory has room for, up to `most_rounds`. `cut`: in chunks.
     fn forward_layout(
         &self,
         problem: &Problem,
         interval: usize,
-        copied: bool,
-        fewest: bool,
+        least_lanes: usize,
+        cut: bool,
         most_rounds: usize,
     ) -> Layout {
         let words = state_words(problem);
@@ -400,19 +406,13 @@ impl Properties {
         let rounds = rounds.div_ceil(passes);
         let count = problem.state.div_ceil(passes * rounds);
         let unit = unit(problem);
-        let channels = problem.batch * problem.dim;
 
-        // As few lanes as leave a thread four words of states, then more until there are enough warps.
+        // As few lanes as leave a thread four words of states, then more.
         let mut lanes = 1;
-        while states_for(count, lanes, words) > (4 / words).max(1) && lanes < 8 {
+        while states_for(count, lanes, words) > (4 / words).max(1) && lanes < MOST_LANES {
             lanes *= 2;
         }
-        // Tiles that the device copies make up for few warps, but not for what several passes read again.
-        let alone = copied && rounds == 1 && passes == 1;
-        let enough = if alone { WARPS_TO_CUT } else { WARPS_WITH_4_LANES as f64 };
-        while !fewest
-            && lanes < 8
-            && ((channels * lanes / 32) as f64) < enough * self.multiprocessors as f64
+        while lanes < least_lanes.min(MOST_LANES)
             && lanes * 2 * states_for(count, lanes * 2, words) <= lanes * states_for(count, lanes, words)
         {
             lanes *= 2;
@@ -434,10 +434,9 @@ impl Properties {
         let several = self.shared_per_multiprocessor / BLOCKS_OF_ROUNDS - RESERVED_SHARED;
         let room = if rounds > 1 { several.max(48 << 10) } else { 48 << 10 }.min(self.shared_per_block);
         // Two blocks each have registers for the usual tiles, if they make as few waves; chunks are as many as fill the device.
-        let is_crowded =
-            || fewest || self.blocks_each(problem, &layout, BLOCKS_OF_ROUNDS) == BLOCKS_OF_ROUNDS;
+        let is_crowded = || cut || self.blocks_each(problem, &layout, BLOCKS_OF_ROUNDS) == BLOCKS_OF_ROUNDS;
         let mut most = match lanes {
-            8 => 64,
+            MOST_LANES => 64,
             _ if rounds > 1 && is_heavy_walk_forward(problem) && is_crowded() => TILE_OF_HEAVY_ROUNDS,
             _ => 32,
         };
@@ -449,7 +448,7 @@ impl Properties {
             most /= 2;
         }
         if rounds > 1 && forward_bytes(problem, &layout) > self.shared_per_block {
-            return self.forward_layout(problem, interval, copied, fewest, most_rounds - 1);
+            return self.forward_layout(problem, interval, least_lanes, cut, most_rounds - 1);
         }
         layout
     }
@@ -516,32 +515,35 @@ impl Properties {
                 bulk: None,
             };
         }
-        let copied = self.copies_rows(problem, BULK_FRAMES);
-        let mut layout = self.forward_layout(problem, interval, copied, false, most_rounds);
-        let warps = |layout: &Layout| {
-            (problem.batch * problem.dim * layout.lanes) as f64 / 32.0 / self.multiprocessors as f64
-        };
-        let mut chunk = problem.seq;
-        if problem.seq >= SHORTEST_TO_CUT && warps(&layout) < WARPS_TO_CUT {
-            // Chunks are warps enough: more lanes would only cost more operations.
-            let cut = self.forward_layout(problem, interval, copied, true, most_rounds);
-            let blocks = problem.batch * blocks(problem, &cut);
-            let running = threads_wanted(problem, &cut, Program::Forward) / (32 * cut.warps);
-            let wave = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;
-            let longest = problem.seq / SHORTEST_CHUNK;
-            let whole = (1..=MOST_WAVES).rev().map(wave).find(|chunks| (2..=longest).contains(chunks));
-            let chunks = whole.unwrap_or(longest);
-            if chunks > 1 {
-                layout = cut;
-                chunk = problem.seq.div_ceil(chunks).next_multiple_of(layout.tile);
-            }
-        }
+        // With the fewest lanes, and with more, which are more warps for more operations; in chunks, these are warps enough.
+        let with_lanes = |least| self.forward_layout(problem, interval, least, false, most_rounds);
+        let whole = successors(Some(with_lanes(1)), |layout| {
+            Some(with_lanes(2 * layout.lanes)).filter(|more| more.lanes > layout.lanes)
+        });
+        let whole = whole.map(|layout| self.in_chunks(problem, layout, problem.seq, interval));
+        let cut = self.forward_layout(problem, interval, 1, true, most_rounds);
+        // As many as blocks join by themselves, or as the device runs at a time.
+        let blocks = problem.batch * blocks(problem, &cut);
+        let running = threads_wanted(problem, &cut, Program::Forward) / (32 * cut.warps);
+        let of_waves = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;
+        let counts = (2..=MOST_JOINED).chain(WAVES.map(of_waves));
+        let chunks = counts.filter(|&count| (2..=problem.seq / cut.tile).contains(&count)).map(|count| {
+            let chunk = problem.seq.div_ceil(count).next_multiple_of(cut.tile);
+            self.in_chunks(problem, cut, chunk, interval)
+        });
+        let timed = whole.chain(chunks).map(|plan| (self.forward_clocks(problem, &plan), plan));
+        let best = timed.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        best.expect("a row may be whole").1
+    }
+
+    /// The pass in chunks of so many frames that are walked in this layout.
+    fn in_chunks(&self, problem: &Problem, layout: Layout, chunk: usize, interval: usize) -> ForwardPlan {
         ForwardPlan {
             layout,
             chunk,
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: interval,
-            bulk: self.bulk(problem, &layout, chunk, interval),
+            bulk: self.bulk(problem, &layout, chunk),
         }
     }
 }

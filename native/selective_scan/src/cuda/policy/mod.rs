@@ -2,6 +2,7 @@
 //! with, here; then the plans, and what the kernels are compiled for.
 
 mod backward;
+mod clocks;
 mod configurations;
 mod forward;
 

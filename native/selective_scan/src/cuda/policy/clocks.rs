@@ -1,0 +1,257 @@
+//! About how many clocks a plan takes, from which the fastest is chosen.
+//!
+//! A multiprocessor walks a frame of the warps that it has in the longer of two: in what each waits for by itself, and in what all of
+//! them issue; of the shorter a half shows. What one warp waits for and issues, and what comes before and after a walk, is
+//! fitted to the times of 900 problems forward and 500 backward, each by all plans that there are, on an H200: bench/NOTES.md, "What
+//! plans are chosen by". Other devices have other clocks, but their ratios are those of the same code.
+
+use super::backward::{BACKWARD_WARPS, is_heavy_walk_back, sums_of_frame};
+use super::configurations::{MOST_JOINED, blocks_of_bulk, threads_wanted};
+use super::forward::{bulk_bytes, forward_bytes, is_short_row};
+use super::{
+    BackwardPlan, Bulk, ForwardPlan, Layout, Properties, RESERVED_SHARED, blocks, changes_elements,
+    is_heavy_walk_forward, is_long_walk_forward, state_words,
+};
+use crate::cuda::arguments::passes;
+use crate::cuda::compile::Program;
+use crate::{Coefficients, Method, Problem};
+
+/// Schedulers of a multiprocessor.
+const SCHEDULERS: usize = 4;
+/// Of what is waited for and what is issued, the share of the shorter that the longer does not hide.
+const SHOWS: f64 = 0.5;
+
+/// Clocks that warps take for a frame.
+#[derive(Debug, Clone, Copy)]
+struct FrameClocks {
+    /// Where each is alone on its scheduler.
+    latency: f64,
+    /// In which each alone issues.
+    issue: f64,
+}
+
+impl FrameClocks {
+    /// Of so many warps on a multiprocessor.
+    fn side_by_side(self, warps: usize) -> f64 {
+        let Self { latency, issue } = self;
+        let all = issue * warps.div_ceil(SCHEDULERS) as f64;
+        if warps == 0 { 0.0 } else { latency.max(all) + SHOWS * latency.min(all) }
+    }
+
+    /// Of walks that take so many times as long.
+    fn times(self, factor: f64) -> Self {
+        Self { latency: self.latency * factor, issue: self.issue * factor }
+    }
+}
+
+/// Clocks of a walk forward by zoh.
+#[derive(Debug, Clone, Copy)]
+struct Walk {
+    /// Before and after it.
+    start: f64,
+    frame: FrameClocks,
+}
+
+impl Walk {
+    const fn new(start: f64, latency: f64, issue: f64) -> Self {
+        Self { start, frame: FrameClocks { latency, issue } }
+    }
+}
+
+/// Through registers, by threads that have so many words of states.
+const WALKS_THROUGH_REGISTERS: [(usize, Walk); 3] = [
+    (4, Walk::new(3700.0, 45.8, 41.8)),
+    (2, Walk::new(3540.0, 32.0, 26.0)),
+    (1, Walk::new(3070.0, 27.6, 17.3)),
+];
+/// Frames that such a walk goes on by.
+const FRAMES_THROUGH_REGISTERS: usize = 8;
+/// In tiles that the device copies, by lanes, and with four in those of short rows.
+const WALK_WITH_4_LANES: Walk = Walk::new(4800.0, 32.7, 40.1);
+const WALK_WITH_2_LANES: Walk = Walk::new(4610.0, 28.8, 75.5);
+const WALK_OF_SHORT_ROW: Walk = Walk::new(3250.0, 44.3, 39.6);
+/// Of the latter: frames of a span, by which what a tile leaves over is walked, so many times as long; and what it takes to read code for
+/// the first time that is long.
+const SPAN: usize = 4;
+const LEFT_OVER: f64 = 1.5;
+const READING_LONG_CODE: f64 = 1400.0;
+/// So many times as long take 16 bits that each lane takes apart; and, where a warp is alone, rk4's polynomials, and tiles with marks of
+/// walks with a gain of their own, which are walked by spans.
+const TAKING_APART: f64 = 1.2;
+const CHAINED: f64 = 1.5;
+const BY_SPANS: f64 = 2.0;
+/// A block more on a multiprocessor, before it walks.
+const NEXT_BLOCK: f64 = 650.0;
+/// What finds what chunks come to, and how many times as long where rows are packed; then a chunk, where each joins those before it, or the launch of a scan over them.
+const WALK_OF_SUMMARY: Walk = Walk::new(4060.0, 14.0, 36.8);
+const SUMMARY_OF_PACKED: f64 = 1.7;
+const JOIN: f64 = 245.0;
+const PREFIX: f64 = 4020.0;
+
+/// Backward, of warps whose lanes have so many states.
+const FRAME_BACK: [(usize, FrameClocks); 3] = [
+    (4, FrameClocks { latency: 319.0, issue: 253.0 }),
+    (2, FrameClocks { latency: 256.0, issue: 149.0 }),
+    (1, FrameClocks { latency: 258.0, issue: 94.0 }),
+];
+/// The same where a lane has four states of a walk with a gain of its own: its chain of operations is what such a warp waits for.
+const HEAVY_FRAME_BACK: FrameClocks = FrameClocks { latency: 610.0, issue: 45.0 };
+/// So many times as long take four states of other walks that want nearly all registers; and in chunks of many tiles, which want more.
+const MANY_TILES: usize = 3;
+const OF_MANY_REGISTERS: [f64; 2] = [1.12, 1.25];
+/// The walk of the states alone, as a share of the walk back.
+const STATES_SHARE: f64 = 0.287;
+/// What warps of a block wait for one another, where they are more than usual, as a share of the time.
+const WAITING_SHARE: f64 = 0.15;
+/// What parts of a row walk, who walk both ways once more, as a share of what they do of a row alone.
+const OF_PARTS: f64 = 1.5;
+/// A launch, with the reduction after it; and bytes of its sums that a multiprocessor writes and reads in a clock.
+const LAUNCH: f64 = 5750.0;
+const SUM_BYTES: f64 = 2.8;
+/// The adjoints alone: their launch and that of the scan over them, a chunk in that scan, a frame of a chunk, and a frame of sixteen
+/// states that a multiprocessor has.
+const ADJOINTS_LAUNCHES: f64 = 7470.0;
+const ADJOINTS_CHUNK: f64 = 285.0;
+const ADJOINTS_FRAME: f64 = 34.0;
+const ADJOINTS_OF_16_STATES: f64 = 0.98;
+
+impl Properties {
+    /// Clocks of a forward pass.
+    pub(super) fn forward_clocks(&self, problem: &Problem, plan: &ForwardPlan) -> f64 {
+        let ForwardPlan { layout, chunk, chunks, bulk, .. } = *plan;
+        let factor = frame_factor(problem) * layout.rounds as f64;
+        let (walk, walked, frames, resident) = match bulk {
+            Some(Bulk { layout, .. }) => self.copied(problem, layout, chunk),
+            None => self.through_registers(problem, layout, chunk),
+        };
+        let blocks_of = |layout: &Layout, chunks: usize| problem.batch * blocks(problem, layout) * chunks;
+        let all = |layout: &Layout, chunks: usize, frame: FrameClocks| {
+            self.frame_of_all(blocks_of(layout, chunks), layout.warps, resident, frame.times(factor))
+        };
+        let each = blocks_of(&walked, chunks).div_ceil(self.multiprocessors).min(resident);
+        let own = walk.start + NEXT_BLOCK * each as f64 + all(&walked, chunks, walk.frame) * frames;
+        if chunks == 1 {
+            return own;
+        }
+        let Walk { start, frame } = WALK_OF_SUMMARY;
+        let frame = frame.times(if problem.seq_idx { SUMMARY_OF_PACKED } else { 1.0 });
+        let summaries = start + all(&layout, chunks - 1, frame) * chunk as f64;
+        let joins = if chunks <= MOST_JOINED { JOIN * chunks as f64 } else { PREFIX };
+        own + summaries + joins
+    }
+
+    /// What a block of forward.cu takes, its layout, its frames, and how many a multiprocessor has at a time.
+    fn through_registers(
+        &self,
+        problem: &Problem,
+        layout: Layout,
+        chunk: usize,
+    ) -> (Walk, Layout, f64, usize) {
+        let words = layout.states * state_words(problem);
+        let mut walks = WALKS_THROUGH_REGISTERS.into_iter();
+        let (_, walk) = walks.find(|&(least, _)| least <= words).expect("a thread has a word of states");
+        let registers = threads_wanted(problem, &layout, Program::Forward) / (32 * layout.warps);
+        let resident = self.blocks_with_room(forward_bytes(problem, &layout), registers);
+        (walk, layout, chunk.next_multiple_of(FRAMES_THROUGH_REGISTERS) as f64, resident)
+    }
+
+    /// The same of bulk.cu.
+    fn copied(&self, problem: &Problem, layout: Layout, chunk: usize) -> (Walk, Layout, f64, usize) {
+        let is_short_row = is_short_row(problem, &layout);
+        let Walk { mut start, frame } = match layout.lanes {
+            2 => WALK_WITH_2_LANES,
+            _ if is_short_row => WALK_OF_SHORT_ROW,
+            _ => WALK_WITH_4_LANES,
+        };
+        if is_short_row && is_long_walk_forward(problem) {
+            start += READING_LONG_CODE;
+        }
+        let takes_apart = problem.element.size() == 2 && !changes_elements(problem);
+        let mut frame = frame.times(if takes_apart { TAKING_APART } else { 1.0 });
+        frame.latency *= match problem.method {
+            Method::Rk4 => CHAINED,
+            _ if problem.seq_idx && is_heavy_walk_forward(problem) => BY_SPANS,
+            _ => 1.0,
+        };
+        let over = if is_short_row { chunk % layout.tile } else { 0 };
+        let frames = (chunk - over) as f64 + LEFT_OVER * over.next_multiple_of(SPAN) as f64;
+        let registers = blocks_of_bulk(problem, &layout);
+        let resident = self.blocks_with_room(bulk_bytes(problem, &layout), registers);
+        (Walk { start, frame }, layout, frames, resident)
+    }
+
+    /// Clocks of a backward pass from the states that the forward pass kept.
+    pub(super) fn backward_clocks(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
+        let BackwardPlan { layout, segments, rows_per_block, adjoint_chunk, .. } = *plan;
+        let tiles = plan.tiles();
+        let all_blocks = problem.batch.div_ceil(rows_per_block) * blocks(problem, &layout) * segments;
+        let resident = self.resident(problem, &layout, tiles);
+        let all = self.frame_of_all(all_blocks, layout.warps, resident, frame_back(problem, &layout, tiles));
+        let passes = passes(problem, layout.slots());
+        // Of a chunk, the states of all tiles but the last are walked alone, to find those before each.
+        let alone = STATES_SHARE * (tiles - 1) as f64 / tiles as f64;
+        let (frames, launches) =
+            plan.pieces(problem, passes == 1, true).fold((0.0, 0.0), |(frames, launches), piece| {
+                let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
+                (frames + (1.0 + alone) * piece.frames as f64 + within_chunk, launches + 1.0)
+            });
+        let of_parts = if layout.parts > 1 { OF_PARTS / layout.parts as f64 } else { 1.0 };
+        let waiting = if layout.warps > BACKWARD_WARPS[0] { WAITING_SHARE } else { 0.0 };
+        let walk = all * frames * rows_per_block as f64 * of_parts * (1.0 + waiting);
+
+        let share = 1.0 / self.multiprocessors as f64;
+        let adjoints = if segments > 1 {
+            let frames = problem.batch * problem.dim * problem.seq * (segments - 1) / segments;
+            let of_16_states = frames as f64 * layout.slots() as f64 / 16.0;
+            ADJOINTS_LAUNCHES
+                + ADJOINTS_CHUNK * plan.adjoint_chunks(problem) as f64
+                + ADJOINTS_FRAME * adjoint_chunk as f64
+                + ADJOINTS_OF_16_STATES * of_16_states * share
+        } else {
+            0.0
+        };
+        let sums = (sums_of_frame(problem, &layout) * problem.seq) as f64 / SUM_BYTES * share;
+        passes as f64 * (walk + LAUNCH * launches + adjoints + sums)
+    }
+
+    /// Clocks that a frame takes of all blocks of so many warps, of which a multiprocessor has so many at a time.
+    fn frame_of_all(&self, blocks: usize, warps: usize, resident: usize, clocks: FrameClocks) -> f64 {
+        let full = resident * self.multiprocessors;
+        let rest = (blocks % full).div_ceil(self.multiprocessors);
+        (blocks / full) as f64 * clocks.side_by_side(resident * warps) + clocks.side_by_side(rest * warps)
+    }
+
+    /// Blocks of so much shared memory that a multiprocessor has at a time, if it has registers for so many.
+    fn blocks_with_room(&self, bytes: usize, registers: usize) -> usize {
+        (self.shared_per_multiprocessor / (bytes + RESERVED_SHARED)).min(registers).max(1)
+    }
+}
+
+/// How many times as long as by zoh a frame takes forward, with what is done to its elements.
+fn frame_factor(problem: &Problem) -> f64 {
+    let of_method = match problem.method {
+        Method::Zoh | Method::Bilinear => 1.0,
+        Method::Rk4 => 1.25,
+        _ if problem.coefficients == Coefficients::Taylor => 1.35,
+        Method::ZohExact => 1.7,
+        Method::Foh => 2.1,
+        Method::Poly => 2.2,
+        Method::Highorder => 2.6,
+    };
+    let of_elements = if changes_elements(problem) { 1.2 } else { 1.0 };
+    let of_words = if state_words(problem) > 1 { 4.0 } else { 1.0 };
+    of_method * of_elements * of_words
+}
+
+/// What a frame of the walk back takes.
+fn frame_back(problem: &Problem, layout: &Layout, tiles: usize) -> FrameClocks {
+    if layout.states == 4 && is_heavy_walk_forward(problem) {
+        return HEAVY_FRAME_BACK;
+    }
+    let measured = FRAME_BACK.iter().find(|&&(states, _)| states == layout.states);
+    let clocks = measured.expect("states that a lane may have").1;
+    match is_heavy_walk_back(problem, layout) {
+        true => clocks.times(OF_MANY_REGISTERS[usize::from(tiles >= MANY_TILES)]),
+        false => clocks,
+    }
+}
