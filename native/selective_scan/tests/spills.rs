@@ -79,7 +79,7 @@ fn kernels_spill_nothing() {
         by(Method::Foh, block(8, 2048, 1536, 16)),
         by(Method::Foh, packed(limited(block(8, 2048, 1536, 16)))),
         by(Method::Poly, block(32, 60, 512, 16)),
-        by(Method::Poly, packed(block(64, 60, 512, 16))),
+        by(Method::Poly, packed(block(32, 60, 512, 16))),
         by(Method::Poly, packed(problem(8, 2048, 1536, 16))),
         by(Method::Highorder, packed(block(8, 2048, 1536, 16))),
         by(Method::Highorder, block(32, 60, 512, 16)),

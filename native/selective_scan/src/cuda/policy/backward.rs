@@ -3,8 +3,8 @@
 use super::configurations::threads_wanted;
 use super::forward::MOST_ROUNDS;
 use super::{
-    ForwardPlan, Layout, Properties, RESERVED_SHARED, blocks, decay_by_sum, has_several_passes, is_constant,
-    is_plain, real_bytes, state_words, states_for, unit, varying,
+    ForwardPlan, Layout, Properties, blocks, decay_by_sum, has_several_passes, is_constant, is_plain,
+    real_bytes, state_words, states_for, unit, varying,
 };
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
@@ -201,10 +201,10 @@ pub(super) fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
 impl Properties {
     /// Blocks of the backward pass that a multiprocessor has at a time.
     pub(super) fn resident(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
-        let shared = backward_bytes(problem, layout, tiles) + RESERVED_SHARED;
         let wanted = threads_wanted(problem, layout, Program::Backward) / 32;
         let registers = (wanted / layout.warps * layout.warps).max(REGISTERS / MOST_REGISTERS / 32);
-        (self.shared_per_multiprocessor / shared).min(registers / layout.warps).max(1)
+        let room = self.blocks_with_room(backward_bytes(problem, layout, tiles));
+        room.min(registers / layout.warps).max(1)
     }
 
     /// The layout of a row that is one chunk in parts, with the channels of one warp a block: for few blocks, each alone on its
@@ -314,11 +314,11 @@ impl Properties {
     /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
     /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
     fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<ForwardPlan> {
-        let forward = self.forward_keeping(problem, plan.chunk, MOST_ROUNDS);
-        let one_pass =
-            [plan.layout, forward.layout].iter().all(|layout| !has_several_passes(problem, layout));
-        let short = plan.chunks > 1 && problem.seq < BOUNDED_FROM && forward.chunks == 1;
-        (short && one_pass).then_some(forward)
+        if plan.chunks == 1 || problem.seq >= BOUNDED_FROM || has_several_passes(problem, &plan.layout) {
+            return None;
+        }
+        Some(self.forward_keeping(problem, plan.chunk, MOST_ROUNDS))
+            .filter(|forward| forward.chunks == 1 && !has_several_passes(problem, &forward.layout))
     }
 
     /// Segments beyond which a device is full.

@@ -6,14 +6,13 @@
 //! plans are chosen by". Other devices have other clocks, but their ratios are those of the same code.
 
 use super::backward::{BACKWARD_WARPS, is_heavy_walk_back, sums_of_frame};
-use super::configurations::{MOST_JOINED, blocks_of_bulk, threads_wanted};
-use super::forward::{bulk_bytes, forward_bytes, is_short_row};
+use super::configurations::{MOST_JOINED, blocks_of_bulk, blocks_of_forward};
+use super::forward::{BULK_FRAMES_OF_ROW, MOST_LANES, bulk_bytes, forward_bytes, is_short_row};
 use super::{
-    BackwardPlan, Bulk, ForwardPlan, Layout, Properties, RESERVED_SHARED, blocks, changes_elements,
-    is_heavy_walk_forward, is_long_walk_forward, state_words,
+    BackwardPlan, Bulk, ForwardPlan, Layout, Properties, blocks, changes_elements, is_heavy_walk_forward,
+    is_long_walk_forward, state_words,
 };
 use crate::cuda::arguments::passes;
-use crate::cuda::compile::Program;
 use crate::{Coefficients, Method, Problem};
 
 /// Schedulers of a multiprocessor.
@@ -70,19 +69,20 @@ const FRAMES_THROUGH_REGISTERS: usize = 8;
 const WALK_WITH_4_LANES: Walk = Walk::new(4800.0, 32.7, 40.1);
 const WALK_WITH_2_LANES: Walk = Walk::new(4610.0, 28.8, 75.5);
 const WALK_OF_SHORT_ROW: Walk = Walk::new(3250.0, 44.3, 39.6);
-/// Of the latter: frames of a span, by which what a tile leaves over is walked, so many times as long; and what it takes to read code for
-/// the first time that is long.
-const SPAN: usize = 4;
+/// Of the latter: how many times as long take frames that a tile leaves over, which are walked by spans of as many as there are lanes; and
+/// what it takes to read code for the first time that is long.
 const LEFT_OVER: f64 = 1.5;
 const READING_LONG_CODE: f64 = 1400.0;
-/// So many times as long take 16 bits that each lane takes apart; and, where a warp is alone, rk4's polynomials, and tiles with marks of
-/// walks with a gain of their own, which are walked by spans.
+/// So many times as long take walks with a gain of their own, through registers by the most lanes, where rows are long; 16 bits that each
+/// lane takes apart; and, where a warp is alone, rk4's polynomials, and walks with a gain of their own in tiles with marks.
+const OF_GAINS_IN_MOST_LANES: f64 = 0.91;
 const TAKING_APART: f64 = 1.2;
 const CHAINED: f64 = 1.5;
-const BY_SPANS: f64 = 2.0;
+const WITH_MARKS: f64 = 1.4;
 /// A block more on a multiprocessor, before it walks.
 const NEXT_BLOCK: f64 = 650.0;
-/// What finds what chunks come to, and how many times as long where rows are packed; then a chunk, where each joins those before it, or the launch of a scan over them.
+/// What finds what chunks come to, and how many times as long where rows are packed; then a chunk, where each joins those before it, or
+/// the launch of a scan over them.
 const WALK_OF_SUMMARY: Walk = Walk::new(4060.0, 14.0, 36.8);
 const SUMMARY_OF_PACKED: f64 = 1.7;
 const JOIN: f64 = 245.0;
@@ -149,10 +149,15 @@ impl Properties {
     ) -> (Walk, Layout, f64, usize) {
         let words = layout.states * state_words(problem);
         let mut walks = WALKS_THROUGH_REGISTERS.into_iter();
-        let (_, walk) = walks.find(|&(least, _)| least <= words).expect("a thread has a word of states");
-        let registers = threads_wanted(problem, &layout, Program::Forward) / (32 * layout.warps);
-        let resident = self.blocks_with_room(forward_bytes(problem, &layout), registers);
-        (walk, layout, chunk.next_multiple_of(FRAMES_THROUGH_REGISTERS) as f64, resident)
+        let (_, Walk { start, frame }) =
+            walks.find(|&(least, _)| least <= words).expect("a thread has a word of states");
+        let is_faster =
+            layout.lanes == MOST_LANES && is_heavy_walk_forward(problem) && problem.seq >= BULK_FRAMES_OF_ROW;
+        let frame = frame.times(if is_faster { OF_GAINS_IN_MOST_LANES } else { 1.0 });
+        let frames = chunk.next_multiple_of(FRAMES_THROUGH_REGISTERS) as f64;
+        let room = self.blocks_with_room(forward_bytes(problem, &layout));
+        let resident = room.min(blocks_of_forward(problem, &layout)).max(1);
+        (Walk { start, frame }, layout, frames, resident)
     }
 
     /// The same of bulk.cu.
@@ -170,13 +175,13 @@ impl Properties {
         let mut frame = frame.times(if takes_apart { TAKING_APART } else { 1.0 });
         frame.latency *= match problem.method {
             Method::Rk4 => CHAINED,
-            _ if problem.seq_idx && is_heavy_walk_forward(problem) => BY_SPANS,
+            _ if problem.seq_idx && is_heavy_walk_forward(problem) => WITH_MARKS,
             _ => 1.0,
         };
         let over = if is_short_row { chunk % layout.tile } else { 0 };
-        let frames = (chunk - over) as f64 + LEFT_OVER * over.next_multiple_of(SPAN) as f64;
-        let registers = blocks_of_bulk(problem, &layout);
-        let resident = self.blocks_with_room(bulk_bytes(problem, &layout), registers);
+        let frames = (chunk - over) as f64 + LEFT_OVER * over.next_multiple_of(layout.lanes) as f64;
+        let room = self.blocks_with_room(bulk_bytes(problem, &layout));
+        let resident = room.min(blocks_of_bulk(problem, &layout)).max(1);
         (Walk { start, frame }, layout, frames, resident)
     }
 
@@ -219,11 +224,6 @@ impl Properties {
         let full = resident * self.multiprocessors;
         let rest = (blocks % full).div_ceil(self.multiprocessors);
         (blocks / full) as f64 * clocks.side_by_side(resident * warps) + clocks.side_by_side(rest * warps)
-    }
-
-    /// Blocks of so much shared memory that a multiprocessor has at a time, if it has registers for so many.
-    fn blocks_with_room(&self, bytes: usize, registers: usize) -> usize {
-        (self.shared_per_multiprocessor / (bytes + RESERVED_SHARED)).min(registers).max(1)
     }
 }
 

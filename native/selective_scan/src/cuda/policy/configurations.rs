@@ -8,7 +8,7 @@ use super::forward::{
     BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, TILE_OF_HEAVY_ROUNDS, bulk_bytes, forward_bytes, is_short_row,
 };
 use super::{
-    Alignment, Chunks, Layout, Properties, RESERVED_SHARED, finds_marks, has_several_passes, is_constant,
+    Alignment, Chunks, Layout, Properties, finds_marks, has_several_passes, is_constant,
     is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes, state_words,
     unit,
 };
@@ -54,6 +54,11 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
         }
         _ => 512,
     }
+}
+
+/// Blocks of forward.cu that a multiprocessor has registers for.
+pub(super) fn blocks_of_forward(problem: &Problem, layout: &Layout) -> usize {
+    (threads_wanted(problem, layout, Program::Forward) / (32 * layout.warps)).max(1)
 }
 
 /// Blocks of bulk.cu that a multiprocessor is to hold. Heavy walks want the registers of one more, and the longest of two in short rows;
@@ -233,7 +238,7 @@ impl<'a> Configurations<'a> {
 
     /// The same with registers for no more blocks than shared memory has room for.
     fn that_fit(&self, configuration: Configuration) -> Configuration {
-        let room = self.properties.shared_per_multiprocessor / (configuration.shared_bytes + RESERVED_SHARED);
+        let room = self.properties.blocks_with_room(configuration.shared_bytes);
         Configuration { min_blocks: configuration.min_blocks.min(room).max(1), ..configuration }
     }
 

@@ -4,13 +4,12 @@ use std::iter::successors;
 use std::ops::Range;
 
 use super::backward::checkpoint_interval;
-use super::configurations::{MOST_JOINED, threads_wanted};
+use super::configurations::{MOST_JOINED, blocks_of_forward};
 use super::{
     Chunks, Layout, Properties, RESERVED_SHARED, blocks, changes_dt, changes_elements, decay_by_sum,
     has_several_passes, is_constant, is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward,
     real_bytes, state_words, states_for, unit, varying,
 };
-use crate::cuda::compile::Program;
 use crate::{ElementType, Method, Problem};
 
 /// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
@@ -30,7 +29,7 @@ const BLOCKS_OF_ROUNDS: usize = 3;
 /// on their way in registers, all rounds' of them, and those of 32 frames would spill.
 pub(super) const TILE_OF_HEAVY_ROUNDS: usize = 16;
 /// Lanes of the forward pass over states, at most.
-const MOST_LANES: usize = 8;
+pub(super) const MOST_LANES: usize = 8;
 /// Multiples of all blocks that run at a time which chunks may come to, where they are more than are joined without a launch. (Of long
 /// rows two are up to 2% slower than three.)
 const WAVES: [usize; 2] = [1, 3];
@@ -55,7 +54,7 @@ const BULK_STAGES: usize = 3;
 /// in the usual tiles, and in those of short rows, which may have so many frames.
 const BULK_FRAMES: usize = 128;
 const BULK_FRAMES_OF_HEAVY_WALKS: usize = 96;
-const BULK_FRAMES_OF_ROW: usize = 65;
+pub(super) const BULK_FRAMES_OF_ROW: usize = 65;
 const BULK_FRAMES_OF_SHORT_ROW: usize = 16;
 const BULK_FRAMES_OF_SHORT_ROW_WITH_2_LANES: usize = 33;
 const BULK_TILES_OF_SHORT_ROWS: [usize; 4] = [28, 24, 20, 16];
@@ -270,8 +269,7 @@ impl Properties {
     fn copies_operands(&self, problem: &Problem) -> bool {
         let rows_fit = |elements: usize| (elements * problem.element.size()).is_multiple_of(BULK_ALIGNMENT);
         self.tensor_maps
-            && self.shared_per_multiprocessor / (bulk_bytes(problem, &BULK_LAYOUT) + RESERVED_SHARED)
-                >= BULK_BLOCKS
+            && self.blocks_with_room(bulk_bytes(problem, &BULK_LAYOUT)) >= BULK_BLOCKS
             && real_bytes(problem) == 4
             && !problem.complex
             && varying(problem) == 2
@@ -286,15 +284,6 @@ impl Properties {
     fn copies_tiles(&self, problem: &Problem) -> bool {
         let gathers = problem.element == ElementType::F32 && !changes_elements(problem);
         self.copies_operands(problem) && (gathers || problem.state <= BULK_SLOTS)
-    }
-
-    /// The same of rows of so many frames at least, where it makes up for few warps: of 16 bits it does not, nor where tiles with marks
-    /// are walked by many operations (H200).
-    fn copies_rows(&self, problem: &Problem, frames: usize) -> bool {
-        problem.seq >= frames
-            && problem.element == ElementType::F32
-            && !(problem.seq_idx && is_heavy_walk_forward(problem))
-            && self.copies_tiles(problem)
     }
 
     /// The layout of chunks.cu, for which dt is Δ, and its shared memory, where it finds what is to be known of chunks of
@@ -490,10 +479,12 @@ impl Properties {
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let interval = checkpoint_interval(problem);
         let in_rounds = || self.forward_keeping(problem, interval, MOST_ROUNDS);
-        if problem.state <= SLOTS_OF_ROUND || !self.copies_rows(problem, BULK_FRAMES_OF_ROW) {
+        // Tiles that the device copies are walked once in a pass, which does not pay where those with marks are walked by many
+        // operations (H200).
+        let pays = problem.seq >= BULK_FRAMES_OF_ROW && !(problem.seq_idx && is_heavy_walk_forward(problem));
+        if problem.state <= SLOTS_OF_ROUND || !pays || !self.copies_tiles(problem) {
             return in_rounds();
         }
-        // Tiles that the device copies are walked once in a pass.
         Some(self.forward_keeping(problem, interval, 1))
             .filter(|plan| plan.bulk.is_some())
             .unwrap_or_else(in_rounds)
@@ -524,8 +515,8 @@ impl Properties {
         let cut = self.forward_layout(problem, interval, 1, true, most_rounds);
         // As many as blocks join by themselves, or as the device runs at a time.
         let blocks = problem.batch * blocks(problem, &cut);
-        let running = threads_wanted(problem, &cut, Program::Forward) / (32 * cut.warps);
-        let of_waves = |waves: usize| waves * self.multiprocessors * running.max(1) / blocks;
+        let running = self.multiprocessors * blocks_of_forward(problem, &cut);
+        let of_waves = |waves: usize| waves * running / blocks;
         let counts = (2..=MOST_JOINED).chain(WAVES.map(of_waves));
         let chunks = counts.filter(|&count| (2..=problem.seq / cut.tile).contains(&count)).map(|count| {
             let chunk = problem.seq.div_ceil(count).next_multiple_of(cut.tile);

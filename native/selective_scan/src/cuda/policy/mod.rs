@@ -35,6 +35,13 @@ pub struct Properties {
     pub tensor_maps: bool,
 }
 
+impl Properties {
+    /// Blocks of so much shared memory that a multiprocessor has room for.
+    fn blocks_with_room(&self, bytes: usize) -> usize {
+        self.shared_per_multiprocessor / (bytes + RESERVED_SHARED)
+    }
+}
+
 /// Alignment, in bytes, of the addresses that the kernels access in packs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alignment {
