@@ -5,7 +5,8 @@ defmodule ExPhil.Native.Error do
   `kind` is
 
     * `:unavailable` - the backend that was asked for cannot run here
-    * `:failed` - it started and failed: no memory, a lost device; the next call works
+    * `:failed` - it started and failed. After a lack of memory the next call works; where the driver has given up the
+      process's context, as after a fault of the device, other backends do, and the message says so
 
   The message says why, in the words of the driver or the loader where there are any, and what can be done about it.
   A call that is itself wrong raises `ArgumentError`.

@@ -212,7 +212,8 @@ if Code.ensure_loaded?(Axon) do
 
     @doc """
     The parameters of a `block: :mamba_ssm` model from a safetensors file with the names of mamba_ssm or of Hugging Face
-    (`layers.0.mixer.A_log`, `backbone.layers.0.mixer.A_log`): a map to give to the function that `Axon.build/2` returns.
+    (`layers.0.mixer.A_log`, `backbone.layers.0.mixer.A_log`): a map for the first of the functions that `Axon.build/2`
+    returns, `init.(template, Axon.ModelState.new(map))`, which adds what the file lacks.
     `embedding` becomes `"input_projection"`, `norm_f` and `head` keep their names; what else is beside the layers is left.
 
     Of a model of language, the table of the embedding is the kernel of `"input_projection"`, whose bias remains zero, and

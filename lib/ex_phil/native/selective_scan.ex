@@ -28,7 +28,8 @@ defmodule ExPhil.Native.SelectiveScan do
 
   ## Options
 
-  Where there is no default, `nil` is as good as leaving the option out. An unknown option is an error.
+  Where there is no default, and for `:bidirectional`, `:backend` and `:algorithm`, `nil` is as good as leaving the option
+  out. An unknown option is an error.
 
     * `:method` - the discretization: `:zoh`, `:zoh_exact`, `:foh`, `:bilinear`, `:poly`, `:highorder` or `:rk4`; next
       section. Default `:zoh`. Error: any other term; no method stands in for another.
@@ -107,8 +108,8 @@ defmodule ExPhil.Native.SelectiveScan do
   `:auto` takes CUDA where there is a device and the call is worth the transfer, else the CPU. What fails on the GPU
   in an `:auto` call is computed on the CPU, and what should run in the native library is computed in Nx where the
   library could not be loaded and Nx is there. Both are announced: by the telemetry event
-  `[:exphil_native, :selective_scan, :fallback]` with `%{from: :cuda, to: :cpu, reason: text}`, where `:telemetry` is
-  loaded, and by one warning. A backend that was asked for, by option or by the environment variable
+  `[:exphil_native, :selective_scan, :fallback]` with `%{from: :cuda, to: :cpu, reason: text}`, or from `:cpu` to `:nx`,
+  where `:telemetry` is loaded, and by one warning. A backend that was asked for, by option or by the environment variable
   `EXPHIL_SCAN_BACKEND` (`auto`, `cpu`, `cuda`, `cuda:1`, `nx`), is the only one that runs.
 
   An eager call on Nx tensors that all lie in the memory of one CUDA device, where their backend says at which address
@@ -142,7 +143,7 @@ defmodule ExPhil.Native.SelectiveScan do
   no gradient; asking for one raises an error that says so. With `backend: :nx`, and where there is no native library,
   the expression is the scan written in Nx. The backend is chosen when the function is traced, of the native ones when
   it runs. Nx before 0.12 has no blocks, and the expression is the call of the host alone; Nx before 0.11 cannot call
-  the host either, and the expression is the scan written in Nx.
+  the host either, and the expression is the scan written in Nx, or an error where a native backend is asked for.
 
   ## Errors
 
@@ -403,7 +404,7 @@ defmodule ExPhil.Native.SelectiveScan do
   sooner.
 
   Raises where the call is wrong, where a tensor is an expression in `defn` or vectorized, and where the backend that was
-  asked for cannot run.
+  asked for has no device or no library here. Whether a device can have its kernels is seen when it scans.
 
   ## Examples
 

@@ -2,7 +2,7 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
   @shortdoc "Shows that every method of the selective scan computes what no other does"
 
   @moduledoc """
-  Scans one input with every method, forward and backward, on every backend that can run here, and prints
+  Scans one input with every method, forward and backward, on the CPU and, where there is a device, CUDA, and prints
 
     * the distances between all methods, each with `:exact` coefficients and, where it has them, `:taylor`. A pair that
       is no farther apart than rounding is an error: one method would stand in for the other;

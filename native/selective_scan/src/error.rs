@@ -26,7 +26,8 @@ pub enum Error {
         /// What the caller can do about it.
         remedy: String,
     },
-    /// The backend started and failed; the contents of the outputs are undefined, and the next call works.
+    /// The backend started and failed; the contents of the outputs are undefined. The next call works, but on a device whose
+    /// context the driver has given up: the remedy says so.
     #[error("{operation} failed: {reason}; {remedy}")]
     Failed {
         /// The step that failed: `allocating 12 MiB on cuda:0`, `compiling the scan kernel`, …

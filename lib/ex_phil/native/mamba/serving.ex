@@ -1,5 +1,5 @@
 # Before Nx 0.11 a compiled expression grows beyond all memory where it is sent to another process, as a serving does.
-if Code.ensure_loaded?(Axon) and function_exported?(Nx, :runtime_call, 3) do
+if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
   defmodule ExPhil.Native.Mamba.Serving do
     @moduledoc """
     A Mamba model that plays many games at once: an `Nx.Serving` that takes a frame of any number of games, from any
