@@ -1,5 +1,5 @@
 // The forward scan of forward.cu where the device's engine for copies can bring tiles, of x, dt, z, B and C as they lie in device
-// memory (BULK of the policy); it takes y away, too (bulk.cuh).
+// memory (`Bulk` of policy/forward.rs); it takes y away, too (bulk.cuh).
 //
 // A block walks one chunk of one batch row for CHANNELS channels. Of its warps, WARPS walk; one thread of a further one, the
 // carrier, asks for tiles, STAGES ahead, and has outputs taken away. No barrier is for all: walkers wait for a tile to
@@ -235,13 +235,9 @@ __device__ __forceinline__ Place find_place_in_line(const Arguments& args) {
   return find_place(args);
 #else
   Place place;
-  u32 block = (u32)args.first_block + blockIdx.x;
-  place.row = row_of_block();
-  if (gridDim.y == 1) {
-    u32 row = block;
-    block = take(row, blocks_of_channels(args));
-    place.row = row;
-  }
+  u32 row = (u32)args.first_block + blockIdx.x;
+  const u32 block = take(row, blocks_of_channels(args));
+  place.row = row;
   set_channels(place, args, block);
   return place;
 #endif

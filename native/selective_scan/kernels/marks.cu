@@ -9,7 +9,7 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define THREADS 256
+#define THREADS (WARPS * 32)
 
 __device__ __forceinline__ int index_at(const Arguments& args, i64 row, i64 i) {
   return args.seq_idx[row * args.seq + frame(args, i)];

@@ -9,7 +9,7 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define PREFIX_THREADS 128
+#define THREADS (WARPS * 32)
 #define AHEAD 8
 
 struct Line {
@@ -81,9 +81,9 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
   return carried;
 }
 
-extern "C" __global__ void __launch_bounds__(PREFIX_THREADS) scan_prefix(const Arguments args) {
+extern "C" __global__ void __launch_bounds__(THREADS) scan_prefix(const Arguments args) {
   let_next_begin();
-  const i64 index = (i64)blockIdx.x * PREFIX_THREADS + threadIdx.x;
+  const i64 index = (i64)blockIdx.x * THREADS + threadIdx.x;
   const Line line{row_of_block(), index / SLOTS, (int)(index % SLOTS)};
   const i64 n = args.first_state + line.slot;
   if (line.row >= args.batch || line.channel >= args.dim || n >= args.state) return;

@@ -5,13 +5,10 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define THREADS 256
-// Parts that a thread has on their way from memory at a time: each time costs the latency. Where there are more, the host lets so
-// many threads share the parts of a pack.
-#define PARTS_AT_ONCE 8
-#define SHARERS_OF_MANY 4
-// Columns of parameters of a block, and slices of rows.
-#define COLUMNS 32
+#define THREADS (WARPS * 32)
+// PARTS_AT_ONCE: parts that a thread has on their way from memory at a time, each of which costs the latency. Where there are more,
+// the host lets SHARERS_OF_MANY threads share the parts of a pack.
+// COLUMNS of parameters of a block, and slices of rows.
 #define SLICES (THREADS / COLUMNS)
 #define ROWS_AT_ONCE 4
 

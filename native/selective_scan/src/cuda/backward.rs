@@ -13,12 +13,11 @@ use super::policy::{
 };
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
-/// Threads of a block of reduce.cu, and the columns of a parameter that it sums. A pack of components of dB or dC is summed by a
-/// thread, or by several where that would have more parts on their way at a time than this.
-const REDUCE_THREADS: u32 = 256;
-const COLUMNS: usize = 32;
-const PARTS_AT_ONCE: usize = 8;
-const SHARERS_OF_MANY: usize = 4;
+/// The columns of a parameter that a block of reduce.cu sums. A pack of components of dB or dC is summed by a thread, or by several where
+/// that would have more parts on their way at a time than this.
+pub(super) const COLUMNS: usize = 32;
+pub(super) const PARTS_AT_ONCE: usize = 8;
+pub(super) const SHARERS_OF_MANY: usize = 4;
 
 /// What finds the states at the boundaries of chunks from the inputs.
 enum States<K> {
@@ -52,16 +51,16 @@ impl BackwardKernels<Wanted> {
         let states = || match plan.states {
             StatesPlan::Forward(forward) => {
                 let kernel = of(forward.layout).forward(1);
-                States::Forward(forward, Wanted::walking(kernel, c"scan_forward"))
+                States::Forward(forward, Wanted::new(kernel, c"scan_forward"))
             }
             StatesPlan::Summaries(layout) => {
                 States::Summaries(Boundaries::of(&of(layout), Chunks::OfBackward, false))
             }
         };
         let reduce = configurations.reduce();
-        let of_reduce = |name| Wanted { configuration: reduce, name, threads: REDUCE_THREADS };
+        let of_reduce = |name| Wanted::new(reduce, name);
         Self {
-            backward: Wanted::walking(configurations.backward(plan), c"scan_backward"),
+            backward: Wanted::new(configurations.backward(plan), c"scan_backward"),
             reduce: of_reduce(c"scan_reduce"),
             vector: reduce.vector,
             round_constants: of_reduce(c"scan_round_constants"),
@@ -142,7 +141,7 @@ impl BackwardKernels<Kernel> {
         let columns = (problem.dim * components).div_ceil(COLUMNS);
         let with_parameters = piece.first == 0 || arguments.sums_go_on == 0;
         arguments.sharers = sharers as i64;
-        let of_projections = (packs * sharers).div_ceil(REDUCE_THREADS as usize);
+        let of_projections = (packs * sharers).div_ceil(self.reduce.threads as usize);
         match of_projections + if with_parameters { parameters * columns } else { 0 } {
             0 => Ok(()),
             blocks => launcher.launch("reduction", self.reduce, Blocks::in_line(blocks), &arguments),
@@ -378,7 +377,7 @@ impl Device {
             launcher.launch(
                 "rounding",
                 kernels.round_constants,
-                Blocks::in_line(elements.div_ceil(REDUCE_THREADS as usize)),
+                Blocks::in_line(elements.div_ceil(kernels.round_constants.threads as usize)),
                 &arguments,
             )?;
         }

@@ -87,7 +87,8 @@ impl Pools {
             self.allocations.fetch_add(1, Ordering::Relaxed);
             if lane.memory.grow(device_bytes).is_err() {
                 // Other lanes and other users of the device may come to terms: give back what is idle, once.
-                drop(std::mem::take(&mut *lock(&self.lanes)));
+                let idle = std::mem::take(&mut *lock(&self.lanes));
+                drop(idle);
                 self.pinned.trim(0);
                 lane.memory.grow(device_bytes).during(doing)?;
             }

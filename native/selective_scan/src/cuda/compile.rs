@@ -6,6 +6,7 @@ use std::ffi::CStr;
 use sha2::{Digest, Sha256};
 
 use super::arguments::Arguments;
+use super::backward::{COLUMNS, PARTS_AT_ONCE, SHARERS_OF_MANY};
 use super::policy::Layout;
 use crate::{Coefficients, ElementType, Method};
 
@@ -119,7 +120,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Threads of a block of the kernels that walk over frames.
+    /// Threads of a block.
     pub const fn threads(&self) -> usize {
         let carrier = matches!(self.program, Program::Bulk | Program::Chunks) as usize;
         (self.layout.warps + carrier) * 32
@@ -178,6 +179,9 @@ impl Configuration {
             ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
             ("ARGUMENTS_BYTES", size_of::<Arguments>()),
+            ("COLUMNS", COLUMNS),
+            ("PARTS_AT_ONCE", PARTS_AT_ONCE),
+            ("SHARERS_OF_MANY", SHARERS_OF_MANY),
         ]
         .iter()
         .map(|(name, value)| format!("-D{name}={value}"))

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::{Arc, Mutex, RwLock};
+use std::thread::Builder;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{
     CUcontext, CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule, cuDriverGetVersion,
 };
-use rayon::prelude::*;
 
 use super::buffers::{Pools, lock};
 use super::compile::{Configuration, distinct};
@@ -73,21 +73,20 @@ impl fmt::Display for Device {
 
 /// The devices of this machine.
 pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
-    guarded(|| {
-        initialize()?;
-        let count =
-            result::device::get_count().map_err(|error| unavailable(words(error), "check nvidia-smi"))?;
-        (0..count as usize).map(|ordinal| describe(ordinal).map(|(info, _)| info)).collect()
-    })
+    of_each(|(info, _)| info)
 }
 
 /// What the choice of layouts depends on, for each device of this machine. No context is made.
 pub fn properties() -> Result<Vec<Properties>, Error> {
+    of_each(|(_, properties)| properties)
+}
+
+fn of_each<T>(part: impl Fn((DeviceInfo, Properties)) -> T) -> Result<Vec<T>, Error> {
     guarded(|| {
         initialize()?;
         let count =
             result::device::get_count().map_err(|error| unavailable(words(error), "check nvidia-smi"))?;
-        (0..count as usize).map(|ordinal| describe(ordinal).map(|(_, properties)| properties)).collect()
+        (0..count as usize).map(|ordinal| describe(ordinal).map(&part)).collect()
     })
 }
 
@@ -187,7 +186,7 @@ impl Device {
 
     /// A kernel, compiled and loaded at its first use.
     pub(super) fn kernel(&self, wanted: Wanted) -> Result<Kernel, Error> {
-        let Wanted { configuration, name, threads } = wanted;
+        let Wanted { configuration, name } = wanted;
         let key = (configuration, name);
         let known = self.kernels.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(&kernel) = known.get(&key) {
@@ -199,22 +198,18 @@ impl Device {
         let name = name.to_owned();
         // SAFETY: modules are never unloaded.
         let function = unsafe { result::module::get_function(module, name) }.during(doing)?;
-        let kernel = self.kernel_of(function, threads, configuration.shared_bytes).during(doing)?;
+        let kernel = self.kernel_of(function, &configuration).during(doing)?;
         let mut known = self.kernels.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.insert(key, kernel);
         Ok(kernel)
     }
 
     /// What is to be known of a kernel to launch it. A launch may ask for all the shared memory that there is.
-    fn kernel_of(
-        &self,
-        function: CUfunction,
-        threads: u32,
-        shared_bytes: usize,
-    ) -> Result<Kernel, DriverError> {
+    fn kernel_of(&self, function: CUfunction, configuration: &Configuration) -> Result<Kernel, DriverError> {
         use CUfunction_attribute as Of;
         use result::function::{get_function_attribute, set_function_attribute};
         use result::occupancy::max_active_block_per_multiprocessor;
+        let (threads, shared_bytes) = (configuration.threads() as u32, configuration.shared_bytes);
         // SAFETY: the function belongs to a module of this device, and modules are never unloaded.
         let (resident, local_bytes, compiled_for) = unsafe {
             if shared_bytes > 0 {
@@ -248,18 +243,29 @@ impl Device {
         }
     }
 
-    /// Loads modules that nobody has asked for before, side by side: what is to be compiled is compiled on several cores.
+    /// Loads modules that nobody has asked for before, side by side: what is to be compiled is compiled on several cores. By threads of
+    /// its own: calls of others wait for those of the pool.
     pub(super) fn load_new(&self, configurations: impl Iterator<Item = Configuration>) -> Result<(), Error> {
         let known = lock(&self.modules);
         let new = distinct(configurations.filter(|configuration| !known.contains_key(configuration)));
         drop(known);
-        // The ordinary case: threads that have nothing to do are better not woken.
+        // The ordinary case.
         if new.is_empty() {
             return Ok(());
         }
-        new.into_par_iter().try_for_each(|configuration| {
+        let load = |configuration| {
             self.make_current()?;
-            self.module(&configuration).map(|_| ())
+            self.module(configuration).map(|_| ())
+        };
+        std::thread::scope(|scope| {
+            let start = |configuration| Builder::new().spawn_scoped(scope, move || load(configuration));
+            // The first is left to this thread, and those that the system has no thread for.
+            let (first, others) = new.split_first().expect("there are some");
+            let started: Vec<_> =
+                others.iter().map_while(|configuration| start(configuration).ok()).collect();
+            let own = std::iter::once(first).chain(&others[started.len()..]).try_for_each(load);
+            let ends = started.into_iter().map(|thread| thread.join());
+            ends.map(|end| end.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))).fold(own, Result::and)
         })
     }
 

@@ -97,7 +97,8 @@ impl<T> During<T> for Result<T, DriverError> {
 pub(super) fn readable(bytes: usize) -> String {
     match bytes {
         0..=9_999 => format!("{bytes} bytes"),
-        10_000..=9_999_999 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        10_000..=999_999 => format!("{} KiB", bytes >> 10),
+        1_000_000..=9_999_999 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         _ => format!("{} MiB", bytes >> 20),
     }
 }

@@ -33,12 +33,12 @@ impl ForwardKernels<Wanted> {
         let bulk = plan.bulk.filter(|_| configurations.aligned_for_bulk());
         let copied = |share: Share| {
             let bulk = of(share.layout).bulk(plan.chunks, share.in_line.is_some());
-            (share, Wanted::walking(bulk, c"scan_bulk"))
+            (share, Wanted::new(bulk, c"scan_bulk"))
         };
         Self {
             shares: match bulk {
                 Some(bulk) => bulk.shares(problem).into_iter().map(copied).collect(),
-                None => vec![(Share::all(plan.layout), Wanted::walking(forward, c"scan_forward"))],
+                None => vec![(Share::all(plan.layout), Wanted::new(forward, c"scan_forward"))],
             },
             is_copied: bulk.is_some(),
             marks: Wanted::marks(&configurations, plan.chunks),

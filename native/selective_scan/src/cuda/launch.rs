@@ -1,7 +1,8 @@
 //! From a problem to launches on a stream: what the passes have in common.
 //!
-//! Nothing here waits and nothing allocates: what is carried from kernel to kernel lies in a workspace whose size
-//! is asked beforehand.
+//! Nothing here waits and nothing allocates memory of the device: what is carried from kernel to kernel lies in a workspace whose
+//! size is asked beforehand. Kernels are compiled and loaded beforehand, too, but for operands that lie less well than an
+//! allocator of the driver would place them.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -51,34 +52,24 @@ pub(super) struct Kernel {
     pub(super) waits: bool,
 }
 
-/// A kernel that a pass wants: what it is compiled for, its name, and the threads of a block.
+/// A kernel that a pass wants: what it is compiled for, and its name.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) configuration: Configuration,
     pub(super) name: &'static CStr,
-    pub(super) threads: u32,
 }
 
 /// Makes of a kernel that is wanted what the pass has of it.
 pub(super) type Find<'a, K, E> = dyn FnMut(Wanted) -> Result<K, E> + 'a;
 
 impl Wanted {
-    /// A kernel whose blocks its configuration gives.
-    pub(super) fn walking(configuration: Configuration, name: &'static CStr) -> Self {
-        Self { configuration, name, threads: configuration.threads() as u32 }
+    pub(super) fn new(configuration: Configuration, name: &'static CStr) -> Self {
+        Self { configuration, name }
     }
 
     /// The kernel that marks packed rows of so many chunks, where there are any that want it.
     pub(super) fn marks(configurations: &Configurations<'_>, chunks: usize) -> Option<Self> {
-        configurations.marks(chunks).map(|configuration| Self {
-            configuration,
-            name: c"scan_marks",
-            threads: 256,
-        })
-    }
-
-    fn prefix(configuration: Configuration) -> Self {
-        Self { configuration, name: c"scan_prefix", threads: 128 }
+        configurations.marks(chunks).map(|configuration| Self::new(configuration, c"scan_marks"))
     }
 }
 
@@ -117,9 +108,12 @@ impl Blocks {
         Self { of_row, rows: count.div_ceil(of_row) }
     }
 
-    fn grid(self) -> [u32; 3] {
+    /// The axes of the grid; none where it has not room for so many.
+    fn grid(self) -> Option<[u32; 3]> {
         let y = self.rows.clamp(1, Self::MOST_ROWS);
-        [self.of_row as u32, y as u32, self.rows.div_ceil(y) as u32]
+        let z = self.rows.div_ceil(y);
+        let fits = self.of_row <= Self::LONGEST && z <= Self::MOST_ROWS;
+        fits.then_some([self.of_row as u32, y as u32, z as u32])
     }
 }
 
@@ -163,7 +157,14 @@ impl<'a> Launcher<'a> {
         arguments: &Arguments,
         maps: Option<&M>,
     ) -> Result<(), Error> {
-        let [x, y, z] = blocks.grid();
+        let [x, y, z] = blocks.grid().ok_or_else(|| Error::Failed {
+            operation: format!("launching the {what} kernel on {}", self.device),
+            reason: format!(
+                "{} rows of {} blocks are more than a launch can have",
+                blocks.rows, blocks.of_row
+            ),
+            remedy: "split the batch or the channels, or use the cpu backend".to_owned(),
+        })?;
         let is_early = self.after_kernel.replace(true) && kernel.waits;
         let mut early = CUlaunchAttribute {
             id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -254,10 +255,10 @@ impl Boundaries<Wanted> {
         };
         Self {
             chunks,
-            summary: Wanted::walking(configuration, name),
+            summary: Wanted::new(configuration, name),
             layout: configuration.layout,
             is_copied: copied.is_some(),
-            prefix: (!joined).then(|| Wanted::prefix(configurations.prefix(adjoints))),
+            prefix: (!joined).then(|| Wanted::new(configurations.prefix(adjoints), c"scan_prefix")),
             slots: configurations.slots(),
         }
     }
@@ -432,4 +433,19 @@ fn wanted(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Wanted>
 /// The configurations of the kernels of a pass, to compile them beforehand, or without a device.
 pub fn configurations(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Configuration> {
     distinct(wanted(properties, problem, pass).into_iter().map(|kernel| kernel.configuration))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_grid_has_no_room_for_is_no_grid() {
+        let grid = |of_row, rows| Blocks { of_row, rows }.grid();
+        assert_eq!(grid(3, 70_000), Some([3, 65_535, 2]));
+        assert_eq!(grid(i32::MAX as usize, 1), Some([i32::MAX as u32, 1, 1]));
+        assert_eq!(grid(1 << 31, 1), None);
+        assert_eq!(grid((1 << 32) + 3, 1), None);
+        assert_eq!(grid(1, 1 << 32), None);
+    }
 }

@@ -118,11 +118,6 @@ pub fn copied_tiles(quick: bool) {
         by(Method::Rk4, initial_state(problem(1, 1501, 1664, 16))),
         grouped(2, 4, problem(1, 1517, 1664, 12)),
     ];
-    for p in &problems {
-        if count_copied(std::slice::from_ref(p)) == 0 {
-            println!("NOT {p:?}");
-        }
-    }
     assert!([0, problems.len()].contains(&count_copied(&problems)));
     let some = if quick { 6 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
@@ -174,11 +169,6 @@ fn sequences_in_short_rows(quick: bool) {
         by(Method::Highorder, packed(block(8, 63, 840, 16))),
         by(Method::Foh, bf16(packed(block(13, 60, 512, 16)))),
     ];
-    for p in &problems {
-        if count_copied(std::slice::from_ref(p)) == 0 {
-            println!("NOT {p:?}");
-        }
-    }
     assert!([0, problems.len()].contains(&count_copied(&problems)));
     let some = if quick { 2 } else { problems.len() };
     all(problems.into_iter().take(some).collect(), |problem| {

@@ -1,5 +1,7 @@
 //! The plan of the backward pass.
 
+use std::iter::successors;
+
 use super::configurations::threads_wanted;
 use super::forward::MOST_ROUNDS;
 use super::{
@@ -24,7 +26,7 @@ pub(super) const BACKWARD_TILE: usize = 32;
 const SPAN: usize = 4;
 pub(super) const PAIR: usize = 2;
 /// Frames up to which a row is one chunk.
-const LONGEST_ALONE: usize = 64;
+pub(super) const LONGEST_ALONE: usize = 64;
 /// Parts of such a row where channels are few, if it has so many frames; what they walk twice takes what they save of a shorter one.
 const PARTS_OF_ROW: usize = 8;
 const SHORTEST_IN_PARTS: usize = 25;
@@ -203,8 +205,7 @@ impl Properties {
     pub(super) fn resident(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
         let wanted = threads_wanted(problem, layout, Program::Backward) / 32;
         let registers = (wanted / layout.warps * layout.warps).max(REGISTERS / MOST_REGISTERS / 32);
-        let room = self.blocks_with_room(backward_bytes(problem, layout, tiles));
-        room.min(registers / layout.warps).max(1)
+        self.blocks_at_a_time(backward_bytes(problem, layout, tiles), registers / layout.warps)
     }
 
     /// The layout of a row that is one chunk in parts, with the channels of one warp a block: for few blocks, each alone on its
@@ -249,8 +250,10 @@ impl Properties {
         for &lanes in lanes_of(problem) {
             let states = backward_states(problem, lanes);
             let each = 32 / lanes * PAIR;
-            for &warps in warps {
-                let warps = warps.min(unit(problem).div_ceil(each));
+            // Of counts that there are too few channels for, the first stands for all.
+            let most = unit(problem).div_ceil(each);
+            let enough = warps.iter().position(|&warps| warps >= most).unwrap_or(warps.len() - 1);
+            for warps in warps[..=enough].iter().map(|&warps| warps.min(most)) {
                 let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
                 let mut layout = Layout {
                     lanes,
@@ -292,7 +295,8 @@ impl Properties {
                 layout.orders = self.orders(problem, &layout, chunk / layout.tile);
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = StatesPlan::Summaries(self.summary_layout(&own, chunk));
-                for segments in 1..=self.most_segments(problem, &layout, chunk) {
+                let most = self.most_segments(problem, &layout, chunk);
+                for segments in segment_counts(problem.seq.div_ceil(chunk), most) {
                     let plan = self.deal(problem, layout, states, chunk, segments);
                     let excess = if bounded {
                         (extra_share(problem, &plan, plan.chunks, 1) - EXTRA_SHARE).max(0.0)
@@ -399,6 +403,16 @@ impl Properties {
     }
 }
 
+/// Numbers of segments up to `most` that so many chunks can be dealt to, all but the last alike.
+fn segment_counts(chunks: usize, most: usize) -> impl Iterator<Item = usize> {
+    // The fewest whose share is smaller than that of so many.
+    let next = move |&segments: &usize| match chunks.div_ceil(segments) {
+        1 => None,
+        each => Some(chunks.div_ceil(each - 1)),
+    };
+    successors(Some(1), next).take_while(move |&segments| segments <= most)
+}
+
 /// What the backward pass keeps, as a share of what flows into it: the states at the boundaries of so many chunks, what so many
 /// passes carry, and sums of dB and dC.
 fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: usize) -> f64 {
@@ -492,4 +506,22 @@ fn boundary_bytes(problem: &Problem, layout: &Layout, chunks: usize) -> usize {
 fn segment_bytes(problem: &Problem, layout: &Layout) -> usize {
     let sets = 2 + (2 - varying(problem));
     problem.batch * problem.dim * (sets * layout.states_bytes(problem) + 2 * real_bytes(problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_counted_once_and_none_is_left_out() {
+        for chunks in 1..80_usize {
+            for most in 1..=chunks {
+                let mut dealt: Vec<_> =
+                    (1..=most).map(|count| chunks.div_ceil(chunks.div_ceil(count))).collect();
+                dealt.dedup();
+                let counts: Vec<_> = segment_counts(chunks, most).collect();
+                assert_eq!(counts, dealt, "{chunks} chunks in {most} segments at most");
+            }
+        }
+    }
 }

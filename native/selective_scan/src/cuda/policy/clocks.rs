@@ -155,8 +155,8 @@ impl Properties {
             layout.lanes == MOST_LANES && is_heavy_walk_forward(problem) && problem.seq >= BULK_FRAMES_OF_ROW;
         let frame = frame.times(if is_faster { OF_GAINS_IN_MOST_LANES } else { 1.0 });
         let frames = chunk.next_multiple_of(FRAMES_THROUGH_REGISTERS) as f64;
-        let room = self.blocks_with_room(forward_bytes(problem, &layout));
-        let resident = room.min(blocks_of_forward(problem, &layout)).max(1);
+        let registers = blocks_of_forward(problem, &layout);
+        let resident = self.blocks_at_a_time(forward_bytes(problem, &layout), registers);
         (Walk { start, frame }, layout, frames, resident)
     }
 
@@ -180,8 +180,8 @@ impl Properties {
         };
         let over = if is_short_row { chunk % layout.tile } else { 0 };
         let frames = (chunk - over) as f64 + LEFT_OVER * over.next_multiple_of(layout.lanes) as f64;
-        let room = self.blocks_with_room(bulk_bytes(problem, &layout));
-        let resident = room.min(blocks_of_bulk(problem, &layout)).max(1);
+        let registers = blocks_of_bulk(problem, &layout);
+        let resident = self.blocks_at_a_time(bulk_bytes(problem, &layout), registers);
         (Walk { start, frame }, layout, frames, resident)
     }
 

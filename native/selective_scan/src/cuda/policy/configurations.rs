@@ -23,6 +23,11 @@ const BLOCKS_OF_BULK: usize = 4;
 const BLOCKS_OF_CHUNKS: usize = 5;
 const BLOCKS_OF_CHUNKS_OF_LONG_WALKS: usize = 4;
 
+/// Warps of a block of the kernels that do not walk over frames.
+const WARPS_OF_MARKS: usize = 8;
+const WARPS_OF_PREFIX: usize = 4;
+const WARPS_OF_REDUCE: usize = 8;
+
 /// Bytes of a register.
 const REGISTER_BYTES: usize = 4;
 
@@ -155,7 +160,8 @@ impl<'a> Configurations<'a> {
 
     /// marks.cu, where rows of so many chunks are packed, and their marks wanted.
     pub fn marks(&self, chunks: usize) -> Option<Configuration> {
-        (self.problem.seq_idx && !finds_marks(chunks)).then_some(Self::NEUTRAL)
+        let layout = Layout { warps: WARPS_OF_MARKS, ..Self::NEUTRAL_LAYOUT };
+        (self.problem.seq_idx && !finds_marks(chunks)).then_some(Configuration { layout, ..Self::NEUTRAL })
     }
 
     /// prefix.cu, over the states of chunks or over the adjoints of segments.
@@ -173,6 +179,7 @@ impl<'a> Configurations<'a> {
             layout: Layout {
                 lanes: self.layout.lanes,
                 states: self.layout.states * self.layout.rounds,
+                warps: WARPS_OF_PREFIX,
                 ..Self::NEUTRAL_LAYOUT
             },
             ..Self::NEUTRAL
@@ -186,7 +193,12 @@ impl<'a> Configurations<'a> {
             program: Program::Reduce,
             element: self.problem.element,
             complex: self.problem.complex,
-            layout: Layout { lanes: self.layout.lanes, states: self.layout.states, ..Self::NEUTRAL_LAYOUT },
+            layout: Layout {
+                lanes: self.layout.lanes,
+                states: self.layout.states,
+                warps: WARPS_OF_REDUCE,
+                ..Self::NEUTRAL_LAYOUT
+            },
             vector: vector(real_bytes(self.problem), 16, &[width]),
             ..Self::NEUTRAL
         }
@@ -238,8 +250,9 @@ impl<'a> Configurations<'a> {
 
     /// The same with registers for no more blocks than shared memory has room for.
     fn that_fit(&self, configuration: Configuration) -> Configuration {
-        let room = self.properties.blocks_with_room(configuration.shared_bytes);
-        Configuration { min_blocks: configuration.min_blocks.min(room).max(1), ..configuration }
+        let Configuration { shared_bytes, min_blocks, .. } = configuration;
+        let min_blocks = self.properties.blocks_at_a_time(shared_bytes, min_blocks);
+        Configuration { min_blocks, ..configuration }
     }
 
     /// States of a row that are accessed at once.

@@ -3,7 +3,7 @@
 use std::iter::successors;
 use std::ops::Range;
 
-use super::backward::checkpoint_interval;
+use super::backward::{LONGEST_ALONE, checkpoint_interval};
 use super::configurations::{MOST_JOINED, blocks_of_forward};
 use super::{
     Chunks, Layout, Properties, RESERVED_SHARED, blocks, changes_dt, changes_elements, decay_by_sum,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{ElementType, Method, Problem};
 
-/// Channels of all rows, a multiprocessor, below which the forward pass has lanes over time, in rows of these lengths; lanes
+/// Channels of all rows, a multiprocessor, up to which the forward pass has lanes over time, in rows of these lengths; lanes
 /// of states a channel beside them, frames of a tile, and the warps that a block has, a channel each: usually, and where
 /// they need more registers. Measured on an H200 (bench/NOTES.md), as is what follows.
 pub(super) const CHANNELS_FOR_TIME_LANES: usize = 8;
@@ -30,8 +30,8 @@ const BLOCKS_OF_ROUNDS: usize = 3;
 pub(super) const TILE_OF_HEAVY_ROUNDS: usize = 16;
 /// Lanes of the forward pass over states, at most.
 pub(super) const MOST_LANES: usize = 8;
-/// Multiples of all blocks that run at a time which chunks may come to, where they are more than are joined without a launch. (Of long
-/// rows two are up to 2% slower than three.)
+/// Multiples of all blocks that run at a time which chunks may come to, beside as few as are joined without a launch. (Of long rows two
+/// are up to 2% slower than three.)
 const WAVES: [usize; 2] = [1, 3];
 /// The place of a block, in its shared memory.
 const PLACE_BYTES: usize = 64;
@@ -51,10 +51,11 @@ const BULK_FRAMES_THAT_LOSE: usize = 256;
 /// Tiles in shared memory, and as many of outputs where these do not lie in them.
 const BULK_STAGES: usize = 3;
 /// Frames of a chunk from which on it is the faster, usually and where its start is little beside the walk, and of a row of one chunk:
-/// in the usual tiles, and in those of short rows, which may have so many frames.
+/// in the usual tiles, and in those of short rows, which may have so many frames. The latter keep the state before a row alone, so no
+/// row that has others to keep may be short.
 const BULK_FRAMES: usize = 128;
 const BULK_FRAMES_OF_HEAVY_WALKS: usize = 96;
-pub(super) const BULK_FRAMES_OF_ROW: usize = 65;
+pub(super) const BULK_FRAMES_OF_ROW: usize = LONGEST_ALONE + 1;
 const BULK_FRAMES_OF_SHORT_ROW: usize = 16;
 const BULK_FRAMES_OF_SHORT_ROW_WITH_2_LANES: usize = 33;
 const BULK_TILES_OF_SHORT_ROWS: [usize; 4] = [28, 24, 20, 16];

@@ -40,6 +40,11 @@ impl Properties {
     fn blocks_with_room(&self, bytes: usize) -> usize {
         self.shared_per_multiprocessor / (bytes + RESERVED_SHARED)
     }
+
+    /// Those that it has at a time, if its registers are shared out for so many.
+    fn blocks_at_a_time(&self, bytes: usize, registers: usize) -> usize {
+        self.blocks_with_room(bytes).min(registers).max(1)
+    }
 }
 
 /// Alignment, in bytes, of the addresses that the kernels access in packs.
