@@ -49,7 +49,10 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
   end
 
   defp sources do
-    for pattern <- @sources, path <- Path.wildcard(Path.join(@workspace, pattern)), do: path
+    # The path of the workspace is no pattern, whatever characters are in it.
+    for pattern <- @sources, path <- :filelib.wildcard(to_charlist(pattern), to_charlist(@workspace)) do
+      Path.join(@workspace, path)
+    end
   end
 
   defp build(cargo) do
@@ -58,7 +61,10 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
     target = Path.join(@workspace, "target")
     args = ~w(build --release --locked --package selective_scan_nif --target-dir) ++ [target]
 
-    case System.cmd(cargo, args, cd: @workspace, into: IO.stream(), stderr_to_stdout: true) do
+    # Of another target, it would lie in another folder.
+    env = [{"CARGO_BUILD_TARGET", nil}]
+
+    case System.cmd(cargo, args, cd: @workspace, env: env, into: IO.stream(), stderr_to_stdout: true) do
       {_, 0} ->
         install(Path.join(target, "release"), started)
         # The build folder links to priv/, which may not have been there when mix made the links.
@@ -72,9 +78,18 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
 
   # The library is replaced, not overwritten: a BEAM may be running the old one.
   defp install(folder, started) do
-    [built | _] = Path.wildcard(Path.join(folder, "{libselective_scan_nif.so,libselective_scan_nif.dylib}"))
+    candidates = for extension <- ~w(so dylib), do: Path.join(folder, "libselective_scan_nif.#{extension}")
+
+    built =
+      Enum.find(candidates, &File.exists?/1) ||
+        Mix.raise(
+          "cargo built no #{Enum.join(candidates, " or ")}; a target in a cargo configuration has it lie elsewhere, " <>
+            "and one that links statically, as of musl, has none"
+        )
+
     File.mkdir_p!(Path.dirname(@library))
-    copy = @library <> ".new"
+    # Environments, and editors, build side by side.
+    copy = "#{@library}.#{System.pid()}.new"
     File.cp!(built, copy)
     File.touch!(copy, started)
     File.rename!(copy, @library)

@@ -219,6 +219,11 @@ if Code.ensure_loaded?(Axon) do
 
     defp convolution(name, operation, inputs, opts) do
       opts = Keyword.validate!(opts, [:name, size: 4])
+
+      if not (is_integer(opts[:size]) and opts[:size] > 0) do
+        raise ArgumentError, "expected size to be a positive integer, got: #{inspect(opts[:size])}"
+      end
+
       count = length(inputs)
       kernel = Axon.param("kernel", of_first(count, &{opts[:size], 1, last_axis(&1)}))
       bias = Axon.param("bias", of_first(count, &{last_axis(&1)}), initializer: :zeros)

@@ -78,6 +78,14 @@ if Code.ensure_loaded?(Axon) do
                      fn -> Layers.selective_scan_step(nodes([:x, :dt, :b, :c, :state, :seq_idx])) end
       end
 
+      test "convolutions over no frames" do
+        for layer <- [&Layers.causal_conv/2, &Layers.causal_conv_step(&1, Axon.input("window"), &2)] do
+          assert_raise ArgumentError, "expected size to be a positive integer, got: 0", fn ->
+            layer.(Axon.input("x"), size: 0)
+          end
+        end
+      end
+
       test "inputs that are not there, or are no nodes" do
         for {inputs, message} <- [
               {nodes([:x, :dt, :c]), "expected inputs to have :b, :state, got: :c, :dt, :x"},

@@ -235,7 +235,8 @@ if Code.ensure_loaded?(Axon) do
               {[hidden_size: 0], "expected hidden_size to be a positive integer, got: 0"},
               {[num_layers: 1.5], "expected num_layers to be a positive integer, got: 1.5"},
               {[window: -1], "expected window_size to be a positive integer, got: -1"},
-              {[dropout: 1], "expected dropout to be a rate from 0 to below 1, got: 1"}
+              {[dropout: 1], "expected dropout to be a rate from 0 to below 1, got: 1"},
+              {[scan: :foh], "expected scan to be a keyword list, got: :foh"}
             ] do
           for build <- [&Mamba.build/1, &Mamba.build_step/1, &Mamba.initial_state/1] do
             assert_raise ArgumentError, message, fn -> build.([embed_size: 5] ++ opts) end
@@ -244,6 +245,10 @@ if Code.ensure_loaded?(Axon) do
 
         assert_raise ArgumentError, ~r/expected options to be among :block, .*, got: :layers/, fn ->
           Mamba.build(embed_size: 5, layers: 3)
+        end
+
+        assert_raise ArgumentError, "expected options to be a keyword list, got: %{embed_size: 5}", fn ->
+          Mamba.build(%{embed_size: 5})
         end
       end
     end

@@ -37,21 +37,33 @@ if Code.ensure_loaded?(Nx) do
 
     defp in_defn(tensors, fun) do
       traced = fn tensors -> tensors |> each(&Nx.Defn.Expr.tensor/1) |> fun.() end
-      Nx.Defn.jit_apply(traced, [each(tensors, &to_nx/1)], on_conflict: :reuse)
+      run = fn conflict -> Nx.Defn.jit_apply(traced, [each(tensors, &to_nx/1)], on_conflict: conflict) end
+      tracing? = match?({Nx.Defn.Expr, _}, Nx.default_backend())
+
+      if tracing? and not expressed?(tensors) do
+        # They are no part of the expression, and are scanned now.
+        Nx.with_default_backend(Nx.BinaryBackend, fn -> run.(:force) end)
+      else
+        run.(:reuse)
+      end
     end
+
+    defp expressed?({tensors, upstream}), do: expressed?(tensors) or expressed?(upstream)
+    defp expressed?(tensors), do: Enum.any?(tensors, fn {_, tensor} -> expression?(tensor) end)
 
     # Of tensors by their names, or of two such collections.
     defp each({tensors, upstream}, fun), do: {each(tensors, fun), each(upstream, fun)}
     defp each(tensors, fun), do: Map.new(tensors, fn {name, tensor} -> {name, fun.(tensor)} end)
 
     defp to_nx(%Tensor{} = tensor), do: Tensor.to_nx(tensor)
-    defp to_nx(tensor), do: tensor
+    # Axes have the names of this scan alone.
+    defp to_nx(tensor), do: Nx.rename(tensor, List.duplicate(nil, Nx.rank(tensor)))
 
     defp expression(form, tensors, options) do
       {scan, vectorized} = tensors |> as_frames(form) |> Vectors.fold()
       pairs = Map.new(scan, fn {name, tensor} -> {name, Pairs.from_complex(tensor)} end)
       {y, state} = run(pairs, %{options | bidirectional: both_ways?(options, form)})
-      state = if complex?(scan.a), do: Pairs.to_complex(state), else: state
+      state = if Pairs.complex?(scan.a), do: Pairs.to_complex(state), else: state
       {y |> restored(:y, vectorized) |> as_given(form), restored(state, :final_state, vectorized)}
     end
 
@@ -76,8 +88,8 @@ if Code.ensure_loaded?(Nx) do
     end
 
     defp own?(tensor, a, per_frame) do
-      components = if Nx.rank(a) == 3, do: [2], else: []
-      Nx.rank(tensor) > Nx.rank(a) or Tuple.to_list(Nx.shape(tensor)) == per_frame ++ components
+      {axes, _components} = tensor |> Nx.shape() |> Tuple.to_list() |> Enum.split(Pairs.rank(tensor, a))
+      length(axes) > 2 or axes == per_frame
     end
 
     defp as_given(y, :scan), do: y
@@ -123,7 +135,7 @@ if Code.ensure_loaded?(Nx) do
         loss |> Nx.devectorize() |> Nx.sum()
       end)
       |> Map.new(fn {name, gradient} ->
-        gradient = if complex?(gradient), do: Nx.conjugate(gradient), else: gradient
+        gradient = if Pairs.complex?(gradient), do: Nx.conjugate(gradient), else: gradient
         {name, gradient |> Nx.as_type(Nx.type(tensors[name])) |> restored.()}
       end)
     end
@@ -157,7 +169,5 @@ if Code.ensure_loaded?(Nx) do
 
     defp vectorized?(%Nx.Tensor{vectorized_axes: [_ | _]}), do: true
     defp vectorized?(_tensor), do: false
-
-    defp complex?(tensor), do: match?({:c, _}, Nx.type(tensor))
   end
 end

@@ -102,9 +102,11 @@ if Code.ensure_loaded?(Nx) do
 
     defp limit(delta, nil), do: delta
 
+    # What is beyond all numbers of the type limits nothing.
     defp limit(delta, {min, max}) do
-      delta = if is_number(min), do: bounded(delta, &Nx.less/2, min), else: delta
-      if is_number(max), do: bounded(delta, &Nx.greater/2, max), else: delta
+      greatest = if Nx.type(delta) == {:f, 64}, do: 1.7976931348623157e308, else: 3.4028234663852886e38
+      delta = if is_number(min) and min >= -greatest, do: bounded(delta, &Nx.less/2, min), else: delta
+      if is_number(max) and max <= greatest, do: bounded(delta, &Nx.greater/2, max), else: delta
     end
 
     defp bounded(delta, beyond, limit) do

@@ -6,6 +6,15 @@ if Code.ensure_loaded?(Nx) do
     # it does not have that of `Nx.imag/1`, so both ways have theirs here.
     import Nx.Defn.Kernel, only: [custom_grad: 3]
 
+    @doc "The rank of a b or c without the trailing axis of pairs, which each of the tensors of a complex scan may have."
+    def rank(tensor, a) do
+      complex? = Nx.rank(a) == 3 or complex?(a)
+      if complex? and not complex?(tensor), do: Nx.rank(tensor) - 1, else: Nx.rank(tensor)
+    end
+
+    @doc "Whether an expression is complex."
+    def complex?(tensor), do: match?({:c, _}, Nx.type(tensor))
+
     @doc "A complex expression as pairs; a real one as it is."
     def from_complex(%{type: {:c, _}} = z) do
       custom_grad(split(z), [z], fn g -> [join(negate_second(Nx.real(g)))] end)

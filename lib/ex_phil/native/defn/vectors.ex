@@ -4,6 +4,7 @@ if Code.ensure_loaded?(Nx) do
     # Vectorized tensors as one scan: their axes become a part of the batch where every instance has the same
     # parameters, else a part of the channels, which have parameters of their own anyway. b and c then have as many
     # more groups.
+    alias ExPhil.Native.Defn.Pairs
 
     @doc """
     The tensors of a scan, by name, without vectorized axes, and a function that gives them back to a result, `:y` or
@@ -64,8 +65,7 @@ if Code.ensure_loaded?(Nx) do
 
     defp constant?(name, tensors), do: rank(name, tensors) == 2
 
-    # Without the trailing axis of pairs.
-    defp rank(name, tensors), do: Nx.rank(tensors[name]) - if(Nx.rank(tensors.a) == 3, do: 1, else: 0)
+    defp rank(name, tensors), do: Pairs.rank(tensors[name], tensors.a)
 
     # Groups have an axis, even a single one.
     defp grouped(value, name, :channels, tensors) when name in [:b, :c] do

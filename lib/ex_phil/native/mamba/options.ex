@@ -26,6 +26,8 @@ if Code.ensure_loaded?(Axon) do
 
     @doc "The options as a map, or `ArgumentError`."
     def read!(opts) do
+      if not Keyword.keyword?(opts), do: expected("options", "a keyword list", opts)
+
       for {name, _value} <- opts, name not in names() do
         expected("options", "among #{names() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)}", name)
       end
@@ -42,6 +44,8 @@ if Code.ensure_loaded?(Axon) do
 
       if not (is_number(rate) and rate >= 0 and rate < 1),
         do: expected("dropout", "a rate from 0 to below 1", rate)
+
+      if not Keyword.keyword?(options.scan), do: expected("scan", "a keyword list", options.scan)
 
       options
     end

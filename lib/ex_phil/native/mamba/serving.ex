@@ -123,7 +123,8 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       if names != wanted, do: expected("the state", "have #{inspect(wanted -- ["frame"])}", names -- ["frame"])
       games = games!(frame, limit)
       for {name, shape} <- request, do: fits!(name, tensors[name], put_elem(shape, 0, games))
-      Nx.Batch.concatenate([tensors])
+      # The batch wants the axes of all requests to have the same names.
+      Nx.Batch.concatenate([Map.new(tensors, fn {name, tensor} -> {name, nameless(tensor)} end)])
     end
 
     defp batch!(other, _request, _limit),
@@ -136,7 +137,12 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       end
     end
 
-    defp fits!(_name, %Nx.Tensor{shape: shape, type: {:f, 32}}, shape), do: :ok
+    defp nameless(tensor), do: Nx.rename(tensor, List.duplicate(nil, Nx.rank(tensor)))
+
+    defp fits!(_name, %Nx.Tensor{shape: shape, type: {:f, 32}, vectorized_axes: []}, shape), do: :ok
+
+    defp fits!(name, %Nx.Tensor{vectorized_axes: [_ | _] = axes}, _shape),
+      do: expected(name, "have no vectorized axes", axes)
 
     defp fits!(name, %Nx.Tensor{type: {:f, 32}} = tensor, shape),
       do: expected(name, "have shape #{inspect(shape)}", tensor.shape)

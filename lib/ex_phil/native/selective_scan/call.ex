@@ -59,15 +59,16 @@ defmodule ExPhil.Native.SelectiveScan.Call do
       ordinal = in_place(:device, [tensors, options]) ->
         case in_place(:backward, [ordinal, dy, given, options]) do
           {:ok, gradients} -> gradients
-          {:error, reason} -> backward_now(dy, given, options |> out_of_place!(reason) |> Options.cast!())
+          {:error, reason} -> backward_now(dy, given, out_of_place!(options, reason))
         end
 
       true ->
-        backward_now(dy, given, Options.cast!(options))
+        backward_now(dy, given, options)
     end
   end
 
-  defp backward_now(dy, given, options) do
+  defp backward_now(dy, given, %{initial_state: given_state} = options) do
+    options = Options.cast!(options)
     {x, dt, a, b, c} = tensors = cast!(given)
     dy = Tensor.cast!(dy, :dy)
 
@@ -82,7 +83,8 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     inputs = Map.merge(Map.from_struct(options), %{x: x, dt: dt, a: a, b: b, c: c})
 
     for {name, data} <- gradients, into: %{} do
-      {name, like(%{inputs[name] | data: data}, given, model(name, given))}
+      model = if name == :initial_state, do: given_state, else: model(name, given)
+      {name, like(%{inputs[name] | data: data}, given, model)}
     end
   end
 
@@ -185,7 +187,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   end
 
   # Whose gradient is complex where what was given is.
-  defp model(name, {_x, _dt, a, _b, _c}) when name in [:a, :initial_state], do: a
+  defp model(:a, {_x, _dt, a, _b, _c}), do: a
   defp model(:b, {_x, _dt, _a, b, _c}), do: b
   defp model(:c, {_x, _dt, _a, _b, c}), do: c
   defp model(_name, {x, _dt, _a, _b, _c}), do: x

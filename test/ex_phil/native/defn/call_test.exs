@@ -88,6 +88,70 @@ if Code.ensure_loaded?(Nx) do
       assert step_in_defn(inputs.initial_state, x, dt, inputs.a, b, c) == outside
     end
 
+    test "of a complex step, each tensor may be complex or pairs" do
+      # A b of {batch, state} where batch is dim is that of the frame, also where only it is complex.
+      for batch <- [6, 2] do
+        [x, dt] = for _ <- 1..2, do: {batch, 6} |> uniform({:f, 64}, 0.1, 0.9) |> Tensor.to_nx()
+        [a, state] = [complex({6, 4}), complex({batch, 6, 4})]
+        pairs = &(&1 |> Tensor.from_nx() |> Tensor.to_nx())
+
+        for shape <- [{batch, 4}, {batch, 3, 4}, {6, 4}], b = complex(shape), c = complex(shape) do
+          {wanted, wanted_state} = SelectiveScan.step(state, x, dt, a, b, c, backend: :cpu)
+
+          for a <- [a, pairs.(a)], b <- [b, pairs.(b)], c <- [c, pairs.(c)] do
+            {y, got} = step_in_defn(state, x, dt, a, b, c)
+            close!(y, wanted)
+            assert distance(Tensor.from_nx(got), Tensor.from_nx(wanted_state)) < 1.0e-11
+          end
+        end
+      end
+    end
+
+    test "of a complex scan that is vectorized, each tensor may be complex or pairs" do
+      inputs = inputs()
+      pairs = &(&1 |> Tensor.from_nx() |> Tensor.to_nx())
+      [b, c] = for _ <- 1..2, do: complex({3, 2, 7, 4})
+
+      for a <- [complex({3, 6, 4}), complex({6, 4})] do
+        own? = Nx.rank(a) == 3
+        vectorize = &Nx.vectorize(&1, :seat)
+
+        wanted =
+          for i <- 0..2 do
+            own = if own?, do: a[i], else: a
+            SelectiveScan.scan(inputs.x, inputs.dt, own, b[i], c[i], backend: :cpu)
+          end
+
+        for form_a <- [& &1, pairs], form_b <- [& &1, pairs], form_c <- [& &1, pairs] do
+          given_a = if own?, do: vectorize.(form_a.(a)), else: form_a.(a)
+          [given_b, given_c] = [vectorize.(form_b.(b)), vectorize.(form_c.(c))]
+          y = SelectiveScan.scan(inputs.x, inputs.dt, given_a, given_b, given_c)
+          close!(Nx.devectorize(y, keep_names: false), Nx.stack(wanted))
+        end
+      end
+    end
+
+    test "axes may have any names" do
+      inputs = inputs()
+      named = fn name, names -> Nx.rename(inputs[name], names) end
+      [x, dt] = for name <- [:x, :dt], do: named.(name, [:batch, :time, :channels])
+      a = named.(:a, [:dim, :state])
+
+      for backend <- [:cpu, :nx] do
+        scan = &SelectiveScan.scan(&1, dt, a, inputs.b, inputs.c, backend: backend)
+        assert Nx.Defn.jit(scan).(x) == apply(SelectiveScan, :scan, args(inputs) ++ [[backend: backend]])
+      end
+    end
+
+    test "what is none of an expression is scanned where one is traced, in Nx too" do
+      inputs = inputs()
+
+      for backend <- [:cpu, :nx] do
+        sum = fn s -> Nx.add(s, apply(SelectiveScan, :scan, args(inputs) ++ [[backend: backend]])) end
+        close!(Nx.Defn.jit(sum).(1.0), sum.(1.0))
+      end
+    end
+
     @tag :native_in_defn
     test "is jitted, and tensors from outside are constants" do
       inputs = inputs()
@@ -202,6 +266,19 @@ if Code.ensure_loaded?(Nx) do
       for a <- [a, pairs.(a)], dfinal_state <- [dfinal_state, pairs.(dfinal_state)], {name, wanted} <- wanted do
         got = Nx.Defn.jit(call).(a, dfinal_state)[name]
         assert distance(Tensor.from_nx(got), Tensor.from_nx(wanted)) < 1.0e-11
+      end
+    end
+
+    test "the gradient of the initial state has the form that this has, whatever that of a" do
+      inputs = inputs()
+      pairs = &(&1 |> Tensor.from_nx() |> Tensor.to_nx())
+      [a, b, c, state] = [complex({6, 4}), complex({2, 7, 4}), complex({2, 7, 4}), complex({2, 6, 4})]
+
+      for a <- [a, pairs.(a)], state <- [state, pairs.(state)] do
+        gradients = SelectiveScan.backward(inputs.z, inputs.x, inputs.dt, a, b, c, initial_state: state)
+        assert Nx.shape(gradients.initial_state) == Nx.shape(state)
+        assert Nx.type(gradients.initial_state) == Nx.type(state)
+        assert Nx.shape(gradients.a) == Nx.shape(a)
       end
     end
 

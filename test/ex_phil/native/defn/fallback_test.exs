@@ -110,6 +110,8 @@ if Code.ensure_loaded?(Nx) do
       for limit <- [nil, {0.5, 2.0}, {:neg_infinity, 1.0}, {0.1, :infinity}] do
         assert apart(inputs, dt_softplus: true, dt_limit: limit) < 1.0e-12
       end
+
+      assert apart(random([]), dt_limit: {-1.0e300, 1.0e300}) < 1.0e-5
     end
 
     test "lengths around the powers of two and the windows" do

@@ -102,12 +102,30 @@ if Code.ensure_loaded?(ExPhil.Native.Mamba.Serving) do
             {{frame, Map.delete(state, name)}, ~r/expected the state to have \["mamba_block_1_conv_state", /},
             {{frame, %{state | name => Nx.concatenate([tensor, tensor])}},
              "expected mamba_block_1_conv_state to have shape {1, 4, 16}, got: {2, 4, 16}"},
-            {{frame, %{state | name => nil}}, "expected mamba_block_1_conv_state to be an Nx.Tensor, got: nil"}
+            {{frame, %{state | name => nil}}, "expected mamba_block_1_conv_state to be an Nx.Tensor, got: nil"},
+            {{Nx.vectorize(Nx.new_axis(frame, 0), :seat), state},
+             "expected frame to have no vectorized axes, got: [seat: 1]"}
           ] do
         assert_raise ArgumentError, message, fn -> Nx.Serving.batched_run(Games, request) end
       end
 
       assert {%Nx.Tensor{}, _state} = Nx.Serving.batched_run(Games, {frame, state})
+    end
+
+    test "axes may have names, and others in other requests" do
+      parameters = parameters()
+      serving = parameters |> Mamba.Serving.new([batch_size: 2, batch_timeout: 10_000] ++ @opts) |> sizes(self())
+      start_supervised!({Nx.Serving, name: Games, serving: serving})
+      frame = Nx.broadcast(0.5, {1, 5})
+
+      [one, other] =
+        for names <- [[:game, :features], [:batch, :embed]] do
+          Task.async(fn -> Nx.Serving.batched_run(Games, {Nx.rename(frame, names), Mamba.initial_state(@opts)}) end)
+        end
+        |> Task.await_many(60_000)
+
+      assert one == other
+      assert batches() == [2]
     end
 
     describe "in a cluster" do
