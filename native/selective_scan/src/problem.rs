@@ -317,11 +317,16 @@ impl Problem {
             return Err(Error::invalid("coefficients", expected, options.coefficients));
         }
         if let Some([min, max]) = options.dt_limit {
+            // As the scan has them.
+            let held = |limit: f64| match element.state_type() {
+                ElementType::F64 => limit,
+                _ => f64::from(limit as f32),
+            };
             let expected = match min.partial_cmp(&max) {
                 // No step is within these.
-                Some(_) if min == f64::INFINITY || max == f64::NEG_INFINITY => {
-                    Some("be {min, max} with min below :infinity and max above :neg_infinity")
-                }
+                Some(_) if held(min) == f64::INFINITY || held(max) == f64::NEG_INFINITY => Some(
+                    "be {min, max} with min below :infinity and max above :neg_infinity, in the type of the scan",
+                ),
                 Some(Ordering::Less | Ordering::Equal) => None,
                 _ => Some("be {min, max} with min not above max"),
             };
@@ -355,7 +360,8 @@ impl Problem {
     }
 
     /// Sizes are computed without overflow checks from here on. None is greater than that of all states of all frames, as complex
-    /// numbers of f64, with channels and states made whole vectors and blocks: this must fit.
+    /// numbers of f64, with channels and states made whole vectors and blocks, which must fit an isize; but what is kept at the
+    /// boundaries of a single frame is twice that, if both ways are walked.
     fn fits_in_memory(&self) -> Result<(), Error> {
         let whole = |axis: usize, block| axis.checked_next_multiple_of(block).unwrap_or(usize::MAX);
         let axes = [self.batch, self.seq, whole(self.dim, 128), whole(self.state, 16), 2, size_of::<f64>()];

@@ -12,7 +12,8 @@ use crate::request::{BackwardRequest, Request};
 rustler::atoms! { nil, ok }
 
 /// `{:ok, ordinal}` of the device that all of these ranges, `{address, bytes}`, lie on, `{:ok, nil}` where there is none.
-#[rustler::nif]
+/// The driver takes its time, and its locks may be others'.
+#[rustler::nif(schedule = "DirtyIo")]
 fn cuda_owner<'a>(env: Env<'a>, ranges: Vec<(CUdeviceptr, usize)>) -> Term<'a> {
     reply(env, || {
         let mut owners = ranges.into_iter().map(|(address, len)| cuda::owner(address, len));

@@ -3,7 +3,7 @@
 use rustler::{Atom, Decoder, Term};
 use selective_scan::{Error, Inputs, Options, OutputGradients, Problem, Spec};
 
-use crate::tensor::{Data, Tensor};
+use crate::tensor::{Data, Tensor, shown};
 
 rustler::atoms! {
     bidirectional, boundary_states, coefficients, d, dfinal_state, dt_bias, dt_limit, dt_softplus, infinity,
@@ -113,11 +113,11 @@ impl<'a> Fields<'a> {
 }
 
 fn malformed(term: Term) -> Error {
-    Error::invalid("the native call", "come from ExPhil.Native.SelectiveScan", format!("{term:?}"))
+    Error::invalid("the native call", "come from ExPhil.Native.SelectiveScan", shown(term))
 }
 
 fn limits(term: Term) -> Result<[f64; 2], Error> {
-    let malformed = || Error::invalid("dt_limit", "be {min, max}, two numbers", format!("{term:?}"));
+    let malformed = || Error::invalid("dt_limit", "be {min, max}, two numbers", shown(term));
     let (min, max) = term.decode().map_err(|_| malformed())?;
     Ok([number(min).ok_or_else(malformed)?, number(max).ok_or_else(malformed)?])
 }

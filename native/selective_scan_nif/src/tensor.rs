@@ -1,7 +1,7 @@
 //! `ExPhil.Native.Tensor` as a borrowed view, of memory of the BEAM or of a device.
 
 use rustler::types::tuple::get_tuple;
-use rustler::{Atom, Binary, Env, Term};
+use rustler::{Atom, Binary, Env, Term, TermType};
 use selective_scan::cuda::CUdeviceptr;
 use selective_scan::{ElementType, Error, Spec};
 
@@ -48,7 +48,7 @@ impl<'a, D: Data<'a>> Tensor<D> {
         let env = term.get_env();
         let field = |key: Atom, expected: &str| {
             let value = term.map_get(key.to_term(env));
-            value.map_err(|_| Error::invalid(name, expected, format!("{term:?}")))
+            value.map_err(|_| Error::invalid(name, expected, shown(term)))
         };
         let kind = field(r#type(), "be a tensor with a type")?;
         let axes = field(shape(), "be a tensor with a shape")?;
@@ -57,10 +57,9 @@ impl<'a, D: Data<'a>> Tensor<D> {
             element: element(name, kind)?,
             shape: decode_shape(axes).ok_or_else(|| {
                 let expected = "have a shape that is a tuple of positive integers";
-                Error::invalid(name, expected, format!("{axes:?}"))
+                Error::invalid(name, expected, shown(axes))
             })?,
-            data: D::decode(numbers)
-                .ok_or_else(|| Error::invalid(name, D::EXPECTED, format!("{numbers:?}")))?,
+            data: D::decode(numbers).ok_or_else(|| Error::invalid(name, D::EXPECTED, shown(numbers)))?,
         })
     }
 
@@ -70,14 +69,46 @@ impl<'a, D: Data<'a>> Tensor<D> {
     }
 }
 
+/// A term as Elixir shows it, if it is of few numbers, atoms and characters; of others, which may be of any size, the kind.
+pub fn shown(term: Term) -> String {
+    if is_small(term, &mut 32) {
+        format!("{term:?}")
+    } else {
+        format!("a term of type {:?}", term.get_type())
+    }
+}
+
+fn is_small(term: Term, left: &mut usize) -> bool {
+    let Some(rest) = left.checked_sub(1) else { return false };
+    *left = rest;
+    match term.get_type() {
+        TermType::Atom | TermType::Float => true,
+        TermType::Integer => term.decode::<i64>().is_ok() || term.decode::<u64>().is_ok(),
+        TermType::Binary => Binary::from_term(term).is_ok_and(|binary| binary.len() <= 64),
+        TermType::Tuple => {
+            get_tuple(term).is_ok_and(|terms| terms.into_iter().all(|term| is_small(term, left)))
+        }
+        TermType::List => {
+            let mut rest = term;
+            while let Ok((first, others)) = rest.list_get_cell() {
+                if !is_small(first, left) {
+                    return false;
+                }
+                rest = others;
+            }
+            rest.is_empty_list()
+        }
+        _ => false,
+    }
+}
+
 fn decode_shape(axes: Term) -> Option<Vec<usize>> {
     get_tuple(axes).ok()?.into_iter().map(|axis| axis.decode().ok()).collect()
 }
 
 fn element(name: &'static str, kind: Term) -> Result<ElementType, Error> {
-    let (class, bits): (Atom, u32) = kind
-        .decode()
-        .map_err(|_| Error::invalid(name, "have a type such as {:f, 32}", format!("{kind:?}")))?;
+    let (class, bits): (Atom, u32) =
+        kind.decode().map_err(|_| Error::invalid(name, "have a type such as {:f, 32}", shown(kind)))?;
     match bits {
         32 if class == f() => Ok(ElementType::F32),
         64 if class == f() => Ok(ElementType::F64),

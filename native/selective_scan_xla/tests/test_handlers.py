@@ -187,6 +187,7 @@ def wrong_calls():
     yield case("expected y to be f64", results=[jax.ShapeDtypeStruct((2, 37, 8), jnp.float32)])
     yield case("expected final_state to be f64", results=[y, y], names={"results": '"y final_state"'})
     yield case("expected boundary_states to be f64", results=[y, y], names={"results": '"y boundary_states"'})
+    yield case("expected workspace to have type u8, got: f64", results=[y, y], names={"results": '"y workspace"'})
     yield case("expected method to be one of", method='"zho"')
     yield case("expected method to be a string", method="1 : i64")
     yield case("expected reverse to be a boolean", reverse="2 : i64")

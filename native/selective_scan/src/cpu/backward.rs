@@ -67,7 +67,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
     let boundary = match boundary {
         Some(bytes) => {
             problem.check_length("boundary_states", bytes.len())?;
-            numbers::<T::Real>(bytes)
+            numbers::<T::Real>(bytes)?
         }
         None => {
             let mut states = zeros::<T::Real>(problem.boundary_shape().iter().product())?;
@@ -77,17 +77,17 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
     };
     let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
     let constants = |projection, values: &[T]| match projection {
-        Projection::Constant => in_lanes::<F>(problem, &blocks, &widened(values)),
+        Projection::Constant => in_lanes::<F>(problem, &blocks, &widened(values)?),
         Projection::PerFrame { .. } => Ok(Vec::new()),
     };
-    let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
+    let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx)).transpose()?;
     let (cheap, walk, sweep): Compiled<F> = with_discretization!(problem.method, problem.coefficients, D =>
         (D::CHEAP, walk_chunk::<F, D>, sweep_chunk::<F, D>));
     let call = Call {
         isa,
         problem,
         views,
-        dy: &numbers::<T>(upstream.dy),
+        dy: &numbers::<T>(upstream.dy)?,
         boundary: &boundary,
         marks: marks.as_deref(),
         a: &in_lanes::<F>(problem, &blocks, &views.a)?,
@@ -102,7 +102,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
 
     let mut sums = Sums::<F>::new(problem, blocks.len())?;
     if let Some(dfinal_state) = upstream.dfinal_state {
-        sums.load_lambda(problem, &blocks, &numbers(dfinal_state));
+        sums.load_lambda(problem, &blocks, &numbers(dfinal_state)?);
     }
     let adjoints = call.adjoints()?;
     let Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state } = gradients;

@@ -11,6 +11,7 @@
 //!
 //! Each task's arithmetic is the same whoever runs it, so results do not depend on the number of threads.
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 
 use pulp::{NullaryFnOnce, Simd};
@@ -105,10 +106,10 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
         .then_some(step)
         .filter(|_| boundary_states.is_none());
     let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
-    let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx));
+    let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx)).transpose()?;
     let in_lanes = |values: &[T::Real]| in_lanes::<F>(problem, &blocks, values);
     let constant = |projection, values: &[T]| match projection {
-        Projection::Constant if step.is_none() => in_lanes(&widened(values)),
+        Projection::Constant if step.is_none() => in_lanes(&widened(values)?),
         _ => Ok(Vec::new()),
     };
     let call = Call::<T, F> {
@@ -134,11 +135,15 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
 }
 
 /// Numbers of a storage type as those that are computed with.
-pub fn widened<T: Storage>(values: &[T]) -> std::borrow::Cow<'_, [T::Real]> {
-    match as_reals::<T>(values) {
-        Some(values) => values.into(),
-        None => values.iter().map(|value| value.to_real()).collect(),
+pub fn widened<T: Storage>(values: &[T]) -> Result<Cow<'_, [T::Real]>, Error> {
+    if let Some(values) = as_reals::<T>(values) {
+        return Ok(values.into());
     }
+    let mut wide = zeros::<T::Real>(values.len())?;
+    for (wide, value) in wide.iter_mut().zip(values) {
+        *wide = value.to_real();
+    }
+    Ok(wide.into())
 }
 
 /// A {dim, state} tensor, block by block in lanes.

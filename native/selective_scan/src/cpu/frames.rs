@@ -1,6 +1,7 @@
 //! What `seq_idx` says of every frame.
 
-use crate::Problem;
+use super::memory::zeros;
+use crate::{Error, Problem};
 
 /// The frame belongs to no sequence: it yields zero and leaves the state.
 pub const SKIP: u8 = 1;
@@ -10,8 +11,8 @@ pub const FRESH: u8 = 2;
 pub const LAST: u8 = 4;
 
 /// Marks of all frames, {batch, seq}.
-pub fn marks(problem: &Problem, seq_idx: &[i32]) -> Vec<u8> {
-    let mut marks = vec![0; seq_idx.len()];
+pub fn marks(problem: &Problem, seq_idx: &[i32]) -> Result<Vec<u8>, Error> {
+    let mut marks = zeros(seq_idx.len())?;
     for (row, marks) in seq_idx.chunks_exact(problem.seq).zip(marks.chunks_exact_mut(problem.seq)) {
         let mut before: Option<usize> = None;
         for i in 0..problem.seq {
@@ -27,5 +28,5 @@ pub fn marks(problem: &Problem, seq_idx: &[i32]) -> Vec<u8> {
             before = Some(t);
         }
     }
-    marks
+    Ok(marks)
 }

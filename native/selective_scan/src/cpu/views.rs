@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use half::{bf16, f16};
 
+use super::memory::zeros;
 use super::vector::Real;
 use crate::{Error, Inputs, Problem};
 
@@ -59,26 +60,28 @@ impl<'a, T: Storage> Views<'a, T> {
     pub fn new(problem: &Problem, inputs: Inputs<&'a [u8]>) -> Result<Self, Error> {
         problem.check_lengths(inputs.iter())?;
         Ok(Self {
-            x: numbers(inputs.x),
-            dt: numbers(inputs.dt),
-            a: numbers(inputs.a),
-            b: numbers(inputs.b),
-            c: numbers(inputs.c),
-            d: inputs.d.map(numbers),
-            z: inputs.z.map(numbers),
-            dt_bias: inputs.dt_bias.map(numbers),
-            initial_state: inputs.initial_state.map(numbers),
-            seq_idx: inputs.seq_idx.map(numbers),
+            x: numbers(inputs.x)?,
+            dt: numbers(inputs.dt)?,
+            a: numbers(inputs.a)?,
+            b: numbers(inputs.b)?,
+            c: numbers(inputs.c)?,
+            d: inputs.d.map(numbers).transpose()?,
+            z: inputs.z.map(numbers).transpose()?,
+            dt_bias: inputs.dt_bias.map(numbers).transpose()?,
+            initial_state: inputs.initial_state.map(numbers).transpose()?,
+            seq_idx: inputs.seq_idx.map(numbers).transpose()?,
         })
     }
 }
 
 /// Bytes as numbers, copied only where they are misaligned.
-pub fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> Cow<'_, [T]> {
-    match bytemuck::try_cast_slice(bytes) {
-        Ok(numbers) => Cow::Borrowed(numbers),
-        Err(_) => Cow::Owned(bytemuck::pod_collect_to_vec(bytes)),
+pub fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> Result<Cow<'_, [T]>, Error> {
+    if let Ok(numbers) = bytemuck::try_cast_slice(bytes) {
+        return Ok(Cow::Borrowed(numbers));
     }
+    let mut copy = zeros::<T>(bytes.len().div_ceil(size_of::<T>()))?;
+    bytemuck::cast_slice_mut::<T, u8>(&mut copy)[..bytes.len()].copy_from_slice(bytes);
+    Ok(Cow::Owned(copy))
 }
 
 /// Memory that tasks write to at places that never overlap.

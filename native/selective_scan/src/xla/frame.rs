@@ -281,7 +281,16 @@ impl Tensor {
         name.into()
     }
 
-    /// Length in bytes, of a tensor whose type is one that the operation has.
+    /// The tensor, which must be one of bytes.
+    pub fn of_bytes(self, name: &'static str) -> Result<Self, Error> {
+        if self.dtype == data_type::U8 {
+            return Ok(self);
+        }
+        let got = self.spec(name).map_or_else(|_| self.type_name(), |spec| spec.element.to_string());
+        Err(Error::invalid(name, "have type u8", got))
+    }
+
+    /// Length in bytes, of a tensor of bytes, or of a type that the operation has.
     pub fn len(&self) -> usize {
         let size = self.spec("").map_or(1, |spec| spec.element.size());
         self.shape.iter().product::<usize>() * size

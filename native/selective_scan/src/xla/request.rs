@@ -45,7 +45,7 @@ impl Forward {
         let Opened { operands, mut results, flat, inputs, problem } = Opened::read(frame)?;
         let outputs = Outputs { y: results.required("y")?, final_state: results.optional("final_state") };
         let boundary_states = results.optional("boundary_states");
-        let workspace = results.optional("workspace");
+        let workspace = results.workspace()?;
         operands.finish()?;
         results.finish()?;
 
@@ -86,7 +86,7 @@ impl Backward {
             dt_bias: results.gradient("dt_bias", &inputs.dt_bias)?,
             initial_state: results.gradient("initial_state", &inputs.initial_state)?,
         };
-        let workspace = results.optional("workspace");
+        let workspace = results.workspace()?;
         operands.finish()?;
         results.finish()?;
 
@@ -239,6 +239,11 @@ impl<'a> Named<'a> {
     fn optional(&mut self, name: &str) -> Option<Tensor> {
         let place = self.tensors.iter().position(|(given, _)| *given == name)?;
         Some(self.tensors.swap_remove(place).1)
+    }
+
+    fn workspace(&mut self) -> Result<Option<Tensor>, Error> {
+        let workspace = self.optional("workspace");
+        workspace.map(|tensor| tensor.of_bytes("workspace")).transpose()
     }
 
     fn required(&mut self, name: &'static str) -> Result<Tensor, Error> {

@@ -144,6 +144,17 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     end
 
     assert refused(x: Map.delete(x, :data)) =~ "expected x to be"
+    # Of what may be of any size, the kind is shown.
+    for {field, value, kind} <- [
+          {:shape, Enum.to_list(1..100_000), "List"},
+          {:shape, {2, [7 | 6], 1 <<< 100}, "Tuple"},
+          {:data, Map.new(1..100, &{&1, &1}), "Map"},
+          {:type, String.duplicate("f", 1000), "Binary"}
+        ] do
+      assert refused(x: Map.put(x, field, value)) =~ "got: a term of type #{kind}"
+    end
+
+    assert refused(x: %{x | shape: [2, 7]}) =~ "got: [2,7]"
     huge = 1 <<< 31
     assert refused(x: %{x | shape: {huge, huge, huge}}, dt: %{x | shape: {huge, huge, huge}}) =~ "expected "
   end
@@ -194,6 +205,12 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
 
     assert refused([], dt_limit: {1, 0}) ==
              "expected dt_limit to be {min, max} with min not above max, got: {1.0, 0.0}"
+
+    # Numbers of f64, but f32 has none of them.
+    assert refused([], dt_limit: {1.0e300, 1.0e301}) =~
+             "max above :neg_infinity, in the type of the scan, got: {1e300"
+
+    assert refused([], dt_limit: {-1.0e301, -1.0e300}) =~ "in the type of the scan"
   end
 
   test "steps that are not causal" do
