@@ -32,11 +32,21 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
     each = if Options.both_ways?(options), do: each * 2, else: each
 
     case a do
-      {_, state} -> each * frames(x) * size(state)
-      {_, state, 2} -> each * @complex * frames(x) * size(state)
+      {_, state} -> each * updates(x, size(state))
+      {_, state, 2} -> each * @complex * updates(x, size(state))
       _ -> 0
     end
   end
+
+  # Sixteen channels are computed at once, be they there or not, and what is done once for them costs as much as so many updates.
+  @at_once 16
+
+  defp updates({batch, seq, dim}, state) do
+    size(batch) * div(size(dim) + @at_once - 1, @at_once) * @at_once * max(size(seq) * state, @at_once)
+  end
+
+  defp updates({batch, dim}, state), do: updates({batch, 1, dim}, state)
+  defp updates(_, _state), do: 0
 
   defp frames({batch, seq, dim}), do: size(batch) * size(seq) * size(dim)
   defp frames({batch, dim}), do: size(batch) * size(dim)
