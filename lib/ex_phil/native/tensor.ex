@@ -228,6 +228,11 @@ defmodule ExPhil.Native.Tensor do
 
       tensor.data |> Nx.from_binary(type) |> Nx.reshape(shape)
     end
+
+    # One of Nx without the names of its axes.
+    @doc false
+    @spec nameless(Nx.Tensor.t()) :: Nx.Tensor.t()
+    def nameless(%{shape: shape} = tensor), do: %{tensor | names: List.duplicate(nil, tuple_size(shape))}
   end
 
   # What a caller gave as `name`: one of ours as it is, one of Nx converted.

@@ -57,7 +57,7 @@ if Code.ensure_loaded?(Nx) do
 
     defp to_nx(%Tensor{} = tensor), do: Tensor.to_nx(tensor)
     # Axes have the names of this scan alone.
-    defp to_nx(tensor), do: Nx.rename(tensor, List.duplicate(nil, Nx.rank(tensor)))
+    defp to_nx(tensor), do: Tensor.nameless(tensor)
 
     defp expression(form, tensors, options) do
       {scan, vectorized} = tensors |> as_frames(form) |> Vectors.fold()

@@ -43,7 +43,7 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     `Games` alone the one of its own node where there is one. Answers cross in `Nx.BinaryBackend`; where frames lie
     elsewhere, give `&Nx.backend_copy(&1, Nx.BinaryBackend)` as the third argument of `batched_run`.
     """
-    alias ExPhil.Native.Mamba
+    alias ExPhil.Native.{Mamba, Tensor}
     alias ExPhil.Native.Mamba.Options
 
     @doc """
@@ -124,7 +124,7 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       games = games!(frame, limit)
       for {name, shape} <- request, do: fits!(name, tensors[name], put_elem(shape, 0, games))
       # The batch wants the axes of all requests to have the same names.
-      Nx.Batch.concatenate([Map.new(tensors, fn {name, tensor} -> {name, nameless(tensor)} end)])
+      Nx.Batch.concatenate([Map.new(tensors, fn {name, tensor} -> {name, Tensor.nameless(tensor)} end)])
     end
 
     defp batch!(other, _request, _limit),
@@ -136,8 +136,6 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
         shape -> expected("frame", "have shape {games, embed_size} with up to #{limit} games", shape)
       end
     end
-
-    defp nameless(tensor), do: Nx.rename(tensor, List.duplicate(nil, Nx.rank(tensor)))
 
     defp fits!(_name, %Nx.Tensor{shape: shape, type: {:f, 32}, vectorized_axes: []}, shape), do: :ok
 

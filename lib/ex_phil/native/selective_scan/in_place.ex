@@ -84,10 +84,7 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
     end
 
     # Memory of the backend for a tensor like another: a result of arithmetic is never a view of what went in.
-    defp fresh(like, shape) do
-      tensor = like |> Nx.broadcast(shape) |> Nx.negate()
-      %{tensor | names: List.duplicate(nil, tuple_size(shape))}
-    end
+    defp fresh(like, shape), do: like |> Nx.broadcast(shape) |> Nx.negate() |> Tensor.nameless()
 
     defp at_their_addresses(given, options) do
       tensors = given |> Tuple.to_list() |> Enum.map(&over/1) |> List.to_tuple()
