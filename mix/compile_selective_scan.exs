@@ -2,15 +2,17 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
   @moduledoc """
   Builds the native library with cargo and puts it into `priv/native/`.
 
-  Cargo runs only where a source is newer than the library. Where there is no cargo, a library that is already there
-  is used as it is. `mix.exs` requires this file, because the task is needed before anything of the project is
-  compiled.
+  Cargo runs only where a source is newer than the library, or another system than this one built it: a working tree may be
+  copied into a container. Where there is no cargo, a library that is already there is used as it is. `mix.exs` requires
+  this file, because the task is needed before anything of the project is compiled.
   """
   use Mix.Task.Compiler
 
   @root Path.expand("..", __DIR__)
   @workspace Path.join(@root, "native")
   @library Path.join(@root, "priv/native/selective_scan_nif.so")
+  # The system that it was built on.
+  @system Path.join(@root, "priv/native/system")
   @sources ~w(
     Cargo.toml Cargo.lock */Cargo.toml
     {selective_scan,selective_scan_nif}/build.rs
@@ -42,10 +44,24 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
   end
 
   defp fresh? do
-    case File.stat(@library, time: :posix) do
-      {:ok, %{mtime: built}} -> Enum.all?(sources(), &(File.stat!(&1, time: :posix).mtime < built))
-      {:error, _} -> false
+    case {File.stat(@library, time: :posix), File.read(@system)} do
+      {{:ok, %{mtime: built}}, {:ok, system}} ->
+        system == system() and Enum.all?(sources(), &(File.stat!(&1, time: :posix).mtime < built))
+
+      _ ->
+        false
     end
+  end
+
+  # A library needs a libc that is no older than where it was linked.
+  defp system do
+    libc =
+      case System.find_executable("getconf") do
+        nil -> ""
+        getconf -> getconf |> System.cmd(["GNU_LIBC_VERSION"], stderr_to_stdout: true) |> elem(0)
+      end
+
+    String.trim("#{:erlang.system_info(:system_architecture)} #{libc}")
   end
 
   defp sources do
@@ -62,9 +78,18 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
     args = ~w(build --release --locked --package selective_scan_nif --target-dir) ++ [target]
 
     # Of another target, it would lie in another folder.
-    env = [{"CARGO_BUILD_TARGET", nil}]
+    options = [cd: @workspace, env: [{"CARGO_BUILD_TARGET", nil}], into: IO.stream(), stderr_to_stdout: true]
 
-    case System.cmd(cargo, args, cd: @workspace, env: env, into: IO.stream(), stderr_to_stdout: true) do
+    # What was copied along with the library, cargo would take for its own.
+    if File.exists?(@system) and File.read!(@system) != system() do
+      System.cmd(
+        cargo,
+        ~w(clean --release --locked --package selective_scan_nif --target-dir) ++ [target],
+        options
+      )
+    end
+
+    case System.cmd(cargo, args, options) do
       {_, 0} ->
         install(Path.join(target, "release"), started)
         # The build folder links to priv/, which may not have been there when mix made the links.
@@ -93,5 +118,6 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
     File.cp!(built, copy)
     File.touch!(copy, started)
     File.rename!(copy, @library)
+    File.write!(@system, system())
   end
 end
