@@ -1,11 +1,17 @@
 //! `ExPhil.Native.Tensor` as a borrowed view, of memory of the BEAM or of a device.
 
+use std::ptr::null;
+
+use rustler::sys::enif_get_tuple;
 use rustler::types::tuple::get_tuple;
 use rustler::{Atom, Binary, Env, Term, TermType};
 use selective_scan::cuda::CUdeviceptr;
 use selective_scan::{ElementType, Error, Spec};
 
 rustler::atoms! { bf, data, f, s, shape, r#type = "type", u }
+
+/// Axes of a shape that is read at all.
+const MOST_AXES: usize = 32;
 
 /// Where the numbers of a tensor are.
 pub trait Data<'a>: Sized {
@@ -86,7 +92,7 @@ fn is_small(term: Term, left: &mut usize) -> bool {
         TermType::Integer => term.decode::<i64>().is_ok() || term.decode::<u64>().is_ok(),
         TermType::Binary => Binary::from_term(term).is_ok_and(|binary| binary.len() <= 64),
         TermType::Tuple => {
-            get_tuple(term).is_ok_and(|terms| terms.into_iter().all(|term| is_small(term, left)))
+            tuple_of(term, *left).is_some_and(|terms| terms.into_iter().all(|term| is_small(term, left)))
         }
         TermType::List => {
             let mut rest = term;
@@ -102,8 +108,18 @@ fn is_small(term: Term, left: &mut usize) -> bool {
     }
 }
 
+/// The terms of a tuple of so many at most: it may have been forged, and millions take their time to be copied.
+fn tuple_of(term: Term<'_>, most: usize) -> Option<Vec<Term<'_>>> {
+    let (mut arity, mut terms) = (0, null());
+    // SAFETY: the environment is the term's own. The BEAM writes to both variables, or refuses what is no tuple.
+    let is_tuple = unsafe {
+        enif_get_tuple(term.get_env().as_c_arg(), term.as_c_arg(), &raw mut arity, &raw mut terms) == 1
+    };
+    if is_tuple && arity as usize <= most { get_tuple(term).ok() } else { None }
+}
+
 fn decode_shape(axes: Term) -> Option<Vec<usize>> {
-    get_tuple(axes).ok()?.into_iter().map(|axis| axis.decode().ok()).collect()
+    tuple_of(axes, MOST_AXES)?.into_iter().map(|axis| axis.decode().ok()).collect()
 }
 
 fn element(name: &'static str, kind: Term) -> Result<ElementType, Error> {
