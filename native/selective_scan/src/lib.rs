@@ -6,6 +6,7 @@
 mod error;
 mod operands;
 mod problem;
+mod threads;
 
 pub mod discretize;
 pub mod naive;

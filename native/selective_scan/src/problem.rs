@@ -468,11 +468,11 @@ impl Problem {
     }
 
     /// Refuses tensors whose memory is not as long as they are.
-    pub fn check_lengths<'a>(
+    pub fn check_lengths<'a, T: AsRef<[u8]> + 'a>(
         &self,
-        mut tensors: impl Iterator<Item = (&'static str, &'a &'a [u8])>,
+        mut tensors: impl Iterator<Item = (&'static str, &'a T)>,
     ) -> Result<(), Error> {
-        tensors.try_for_each(|(name, bytes)| self.check_length(name, bytes.len()))
+        tensors.try_for_each(|(name, bytes)| self.check_length(name, bytes.as_ref().len()))
     }
 
     /// Refuses memory whose length is not that of the tensor it stands for.

@@ -51,6 +51,12 @@ fn a_call_fails_and_the_next_one_works() {
         // Channels and batch taken for one another: a vector has lanes for many channels.
         Problem { batch: 512, state: 512, d: true, dt_bias: true, ..constant.clone() },
         Problem { batch: 4, state: 1024, z: true, seq_idx: true, ..constant },
+        // Channels with a b of their own each: as many blocks as channels.
+        Problem {
+            b: Projection::PerFrame { groups: 8192 },
+            c: Projection::Constant,
+            ..random::zoh(1, 1, 8192, 1)
+        },
         // Two directions: sums of a whole row.
         Problem { seq: 4096, state: 4, method: Method::Poly, bidirectional: true, ..random::zoh(1, 1, 1, 1) },
     ];

@@ -75,7 +75,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
             states.into()
         }
     };
-    let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
+    let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT)?;
     let constants = |projection, values: &[T]| match projection {
         Projection::Constant => in_lanes::<F>(problem, &blocks, &widened(values)?),
         Projection::PerFrame { .. } => Ok(Vec::new()),

@@ -4,8 +4,11 @@
 //! so a frame of a block is one load. The channels of a block share their group of b and of c, whose numbers are
 //! then broadcasts.
 
+use std::iter::successors;
+
+use super::memory::room;
 use super::vector::{Vector, VectorField};
-use crate::Problem;
+use crate::{Error, Problem};
 
 /// A run of channels, at most as many as a register has lanes.
 #[derive(Debug, Clone, Copy)]
@@ -19,16 +22,13 @@ pub struct Block {
 }
 
 /// All blocks of a problem, for registers of `lanes`.
-pub fn blocks(problem: &Problem, lanes: usize) -> Vec<Block> {
+pub fn blocks(problem: &Problem, lanes: usize) -> Result<Vec<Block>, Error> {
     let (b, c) = (problem.channels_per_group(problem.b), problem.channels_per_group(problem.c));
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut start = 0;
-    while start < problem.dim {
-        let end = problem.dim.min(start + lanes).min((start / b + 1) * b).min((start / c + 1) * c);
-        blocks.push(Block { index: blocks.len(), start, len: end - start });
-        start = end;
-    }
-    blocks
+    let end = |start: usize| problem.dim.min(start + lanes).min((start / b + 1) * b).min((start / c + 1) * c);
+    let starts = successors(Some(0), |&start| Some(end(start))).take_while(|&start| start < problem.dim);
+    let mut blocks = room(starts.clone().count())?;
+    blocks.extend(starts.enumerate().map(|(index, start)| Block { index, start, len: end(start) - start }));
+    Ok(blocks)
 }
 
 /// Puts {channels, state} numbers of a block, `COMPONENTS` components each, into lanes: one register for every

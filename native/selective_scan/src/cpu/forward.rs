@@ -105,7 +105,7 @@ fn scan<T: Storage, F: VectorField<Element = T::Real>>(
     let step = (problem.seq == 1 && !problem.bidirectional && !problem.complex && views.seq_idx.is_none())
         .then_some(step)
         .filter(|_| boundary_states.is_none());
-    let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT);
+    let blocks = blocks(problem, Lanes::<T::Real, F::Isa>::COUNT)?;
     let marks = views.seq_idx.as_deref().map(|seq_idx| marks(problem, seq_idx)).transpose()?;
     let in_lanes = |values: &[T::Real]| in_lanes::<F>(problem, &blocks, values);
     let constant = |projection, values: &[T]| match projection {

@@ -5,15 +5,21 @@ use bytemuck::Zeroable;
 
 use crate::Error;
 
-/// So many zeros. They are written here: memory that comes as zeros may come anew from the system in every call, which takes a
-/// third of a backward call (realtime, from the BEAM).
-pub fn zeros<T: Zeroable + Clone>(len: usize) -> Result<Vec<T>, Error> {
-    let mut zeros = Vec::new();
-    zeros.try_reserve_exact(len).map_err(|_| Error::Failed {
+/// No elements, and room for so many.
+pub fn room<T>(len: usize) -> Result<Vec<T>, Error> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(len).map_err(|_| Error::Failed {
         operation: format!("allocating {} bytes to work in", len.saturating_mul(size_of::<T>())),
         reason: "out of memory".into(),
         remedy: "use smaller batches".into(),
     })?;
+    Ok(room)
+}
+
+/// So many zeros. They are written here: memory that comes as zeros may come anew from the system in every call, which takes a
+/// third of a backward call (realtime, from the BEAM).
+pub fn zeros<T: Zeroable + Clone>(len: usize) -> Result<Vec<T>, Error> {
+    let mut zeros = room(len)?;
     zeros.resize(len, T::zeroed());
     Ok(zeros)
 }

@@ -11,9 +11,13 @@ mod tile;
 mod vector;
 mod views;
 
+use std::sync::OnceLock;
+
 use half::{bf16, f16};
+use rayon::ThreadPool;
 use rayon::prelude::*;
 
+use crate::threads::pool;
 use crate::{ElementType, Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
 use vector::{ComplexLanes, Isa, Lanes, VectorField, with_isa};
 use views::{Storage, Views};
@@ -32,18 +36,23 @@ fn for_each_task<S>(
     scratch: impl Fn() -> Result<S, Error> + Sync,
     task: impl Fn(&mut S, usize) + Sync,
 ) -> Result<(), Error> {
-    if work(problem) <= SERIAL_WORK {
+    static THREADS: OnceLock<ThreadPool> = OnceLock::new();
+    let is_worth_it = work(problem) > SERIAL_WORK;
+    let Some(pool) = is_worth_it.then(|| pool(&THREADS, 0)).flatten() else {
         let mut scratch = scratch()?;
         (0..tasks).for_each(|index| task(&mut scratch, index));
         return Ok(());
-    }
-    (0..tasks).into_par_iter().try_for_each_init(&scratch, |scratch, index| match scratch {
-        Ok(scratch) => {
-            task(scratch, index);
-            Ok(())
-        }
-        Err(error) => Err(error.clone()),
-    })
+    };
+    let side_by_side = || {
+        (0..tasks).into_par_iter().try_for_each_init(&scratch, |scratch, index| match scratch {
+            Ok(scratch) => {
+                task(scratch, index);
+                Ok(())
+            }
+            Err(error) => Err(error.clone()),
+        })
+    };
+    pool.install(side_by_side)
 }
 
 /// State updates of a problem, the measure of its time.

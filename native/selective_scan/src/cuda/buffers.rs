@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::Builder;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
@@ -41,7 +42,7 @@ impl Pools {
         Self {
             ordinal,
             context,
-            pinned: Arc::new(PinnedPool { context: Context(context), state: Mutex::default() }),
+            pinned: Arc::new(PinnedPool::new(Context(context))),
             lanes: Mutex::default(),
             allocations: AtomicUsize::new(0),
         }
@@ -136,6 +137,8 @@ impl Context {
 struct PinnedPool {
     context: Context,
     state: Mutex<PinnedState>,
+    /// Held while memory is freed: who has none waits for what is on its way.
+    freeing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -143,6 +146,8 @@ struct PinnedState {
     /// Memory that nobody uses, by its size.
     idle: BTreeMap<usize, Vec<Region>>,
     idle_bytes: usize,
+    /// Whether a thread frees what is beyond the bound.
+    is_trimmed: bool,
     /// Memory in use: start and length.
     used: BTreeMap<usize, usize>,
 }
@@ -160,6 +165,10 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl PinnedPool {
+    fn new(context: Context) -> Self {
+        Self { context, state: Mutex::default(), freeing: Mutex::default() }
+    }
+
     /// Memory that is idle, or new, which is counted.
     fn take(
         self: &Arc<Self>,
@@ -187,17 +196,39 @@ impl PinnedPool {
         Ok(PinnedBuffer { region, len, pool: Arc::clone(self) })
     }
 
-    fn give_back(&self, region: Region) {
+    fn give_back(self: &Arc<Self>, region: Region) {
         let mut state = lock(&self.state);
         state.used.remove(&(region.start.as_ptr() as usize));
         state.idle.entry(region.len).or_default().push(region);
         state.idle_bytes += region.len;
+        if state.idle_bytes <= IDLE_PINNED_BYTES || state.is_trimmed {
+            return;
+        }
+        state.is_trimmed = true;
         drop(state);
-        self.trim(IDLE_PINNED_BYTES);
+        // Who gives a result back may be a scheduler that must not wait as long as the driver takes. Where no thread can be had, the
+        // next that is given back asks once more.
+        let pool = Arc::clone(self);
+        if Builder::new().spawn(move || pool.trim_to_the_bound()).is_err() {
+            lock(&self.state).is_trimmed = false;
+        }
+    }
+
+    /// Frees what is beyond the bound, and what others give back meanwhile.
+    fn trim_to_the_bound(&self) {
+        loop {
+            self.trim(IDLE_PINNED_BYTES);
+            let mut state = lock(&self.state);
+            if state.idle_bytes <= IDLE_PINNED_BYTES {
+                state.is_trimmed = false;
+                return;
+            }
+        }
     }
 
     /// Frees idle memory, the largest first, until no more than this is left. Others need not wait for the driver.
     fn trim(&self, most: usize) {
+        let _turn = lock(&self.freeing);
         let mut surplus = Vec::new();
         let mut state = lock(&self.state);
         while state.idle_bytes > most {

@@ -93,11 +93,18 @@ fn of_each<T>(part: impl Fn((DeviceInfo, Properties)) -> T) -> Result<Vec<T>, Er
 /// The device of this number. Its context is made at the first call and kept.
 pub fn device(ordinal: usize) -> Result<&'static Device, Error> {
     static DEVICES: Mutex<Vec<Option<&'static Device>>> = Mutex::new(Vec::new());
-    let mut held = lock(&DEVICES);
-    if let Some(Some(device)) = held.get(ordinal) {
+    static OPENING: Mutex<()> = Mutex::new(());
+    let opened = || lock(&DEVICES).get(ordinal).copied().flatten();
+    if let Some(device) = opened() {
+        return Ok(device);
+    }
+    // A context takes its time. Calls on other devices go on meanwhile.
+    let _turn = lock(&OPENING);
+    if let Some(device) = opened() {
         return Ok(device);
     }
     let device: &'static Device = Box::leak(Box::new(guarded(|| Device::open(ordinal))?));
+    let mut held = lock(&DEVICES);
     if held.len() <= ordinal {
         held.resize(ordinal + 1, None);
     }

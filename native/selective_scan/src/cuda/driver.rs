@@ -1,6 +1,7 @@
 //! The driver: whether it is there, and what it says when something fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
@@ -28,8 +29,12 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T, Error>) -> Result<T, Erro
     })
 }
 
-/// Whether libcuda is there and answers.
+/// Whether libcuda is there and answers. Once it has, it is not looked for again, which would open it anew.
 pub(super) fn initialize() -> Result<(), Error> {
+    static ANSWERS: OnceLock<()> = OnceLock::new();
+    if ANSWERS.get().is_some() {
+        return Ok(());
+    }
     // SAFETY: only opens the library.
     if !unsafe { cudarc::driver::sys::is_culib_present() } {
         return Err(unavailable(
@@ -39,7 +44,9 @@ pub(super) fn initialize() -> Result<(), Error> {
     }
     cudarc::driver::result::init().map_err(|error| {
         unavailable(words(error), "check that nvidia-smi lists a GPU, or use the cpu backend")
-    })
+    })?;
+    ANSWERS.get_or_init(|| ());
+    Ok(())
 }
 
 /// The driver's name and text of an error.

@@ -7,16 +7,20 @@
 //! Rows of the batch know nothing of one another in the forward pass. A large batch is cut in a few slices, and while
 //! one is scanned and its results come back, the next one is on its way: the bus carries both directions at a time.
 
-use std::sync::Mutex;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread::available_parallelism;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
+use rayon::{Scope, ThreadPool};
 
 use super::buffers::{PinnedBuffer, lock};
 use super::device::Device;
 use super::driver::{During, guarded};
 use super::launch::Pass;
+use crate::threads::pool;
 use crate::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection};
 
 /// Bytes that are copied, and sent, at a time.
@@ -28,6 +32,13 @@ const ALIGNMENT: usize = 256;
 /// Slices of a batch at most, and bytes of x in the smallest: each costs launches and events, some ten microseconds.
 const SLICES: usize = 4;
 const SMALLEST_SLICE: usize = 256 << 10;
+
+/// The threads that help to copy, if there are any. They are nobody else's: whoever is done waits for helpers that have not begun, and
+/// among scans on the processor these would not begin before such a scan ends.
+fn helpers() -> Option<&'static ThreadPool> {
+    static HELPING: OnceLock<ThreadPool> = OnceLock::new();
+    pool(&HELPING, HELPERS.min(available_parallelism().map_or(1, NonZero::get)))
+}
 
 /// A copy into staging memory, or none of what the device reads where it is.
 struct Copy<'a> {
@@ -88,11 +99,7 @@ fn copy_in_order(
         }
         k < count
     };
-    rayon::in_place_scope(|scope| {
-        let helpers = HELPERS.min(rayon::current_num_threads()).min(staged.saturating_sub(1));
-        for _ in 0..helpers {
-            scope.spawn(|_| while run_one() {});
-        }
+    let mut in_order = || {
         for (k, done) in done.iter().enumerate() {
             while !done.load(Ordering::Acquire) {
                 if !run_one() {
@@ -102,7 +109,33 @@ fn copy_in_order(
             arrived(k, lock(&copies[k]).result())?;
         }
         Ok(())
-    })
+    };
+    match (staged > 1).then(helpers).flatten() {
+        None => in_order(),
+        Some(helpers) => helpers.in_place_scope(|scope| {
+            for _ in 0..helpers.current_num_threads().min(staged - 1) {
+                scope.spawn(|_| while run_one() {});
+            }
+            in_order()
+        }),
+    }
+}
+
+/// Runs copies, each as soon as `wait` says that its event has passed: the last on this thread, as all where there is no scope.
+fn copy_back<'a>(
+    copies: Vec<(usize, &'a [u8], &'a mut [u8])>,
+    wait: impl Fn(usize) -> Result<(), Error>,
+    scope: Option<&Scope<'a>>,
+) -> Result<(), Error> {
+    let last = copies.len().saturating_sub(1);
+    for (number, (event, from, to)) in copies.into_iter().enumerate() {
+        wait(event)?;
+        match scope {
+            Some(scope) if number < last => scope.spawn(move |_| to.copy_from_slice(from)),
+            _ => to.copy_from_slice(from),
+        }
+    }
+    Ok(())
 }
 
 /// Takes the first bytes of staging memory.
@@ -255,18 +288,11 @@ impl<'a> Call<'a> {
             Ok(())
         })?;
 
-        let last = fetched.len().saturating_sub(1);
-        rayon::in_place_scope(|scope| {
-            for (number, (event, from, to)) in fetched.into_iter().enumerate() {
-                lane.wait(event).during(running)?;
-                if number < last {
-                    scope.spawn(move |_| to.copy_from_slice(from));
-                } else {
-                    to.copy_from_slice(from);
-                }
-            }
-            Ok(())
-        })?;
+        let wait = |event| lane.wait(event).during(running);
+        match (fetched.len() > 1).then(helpers).flatten() {
+            None => copy_back(fetched, wait, None),
+            Some(helpers) => helpers.in_place_scope(|scope| copy_back(fetched, wait, Some(scope))),
+        }?;
         lane.synchronize().during(running)
     }
 }
@@ -319,9 +345,7 @@ impl Device {
         outputs: Outputs<&mut [u8]>,
     ) -> Result<(), Error> {
         problem.check_lengths(inputs.iter())?;
-        for (name, bytes) in outputs.iter() {
-            problem.check_length(name, bytes.len())?;
-        }
+        problem.check_lengths(outputs.iter())?;
         guarded(|| {
             self.make_current()?;
             let slices = slices(problem, &inputs, &outputs);
@@ -353,9 +377,7 @@ impl Device {
         gradients: Gradients<&mut [u8]>,
     ) -> Result<(), Error> {
         problem.check_lengths(inputs.iter().chain(output_gradients.iter()))?;
-        for (name, bytes) in gradients.iter() {
-            problem.check_length(name, bytes.len())?;
-        }
+        problem.check_lengths(gradients.iter())?;
         guarded(|| {
             self.make_current()?;
             self.prepare(problem, Pass::Backward)?;

@@ -8,7 +8,9 @@
 use std::ffi::c_void;
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute, CUresult, cuPointerGetAttributes};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUmemorytype, CUpointer_attribute, CUresult, CUstream, cuPointerGetAttributes,
+};
 
 use super::device::Device;
 use super::driver::{During, guarded, initialize};
@@ -57,14 +59,10 @@ impl Device {
         outputs: Outputs<CUdeviceptr>,
     ) -> Result<(), Error> {
         self.check_all(problem, inputs.iter().chain(outputs.iter()))?;
-        guarded(|| {
-            self.begin(problem, Pass::Forward)?;
-            let lane = self.pools.lane(self.workspace_bytes(problem, Pass::Forward))?;
-            let (stream, workspace) = (lane.stream, lane.address());
-            // SAFETY: the caller's promise; the addresses are aligned, and tensors of these lengths lie there; the
-            // lane is ours until its stream has been waited for, here or, after an error, where it is dropped.
-            unsafe { self.enqueue_forward(stream, problem, inputs, outputs, None, workspace)? };
-            lane.synchronize().during(|| format!("running the scan on {self}"))
+        self.run_in_place(problem, Pass::Forward, |stream, workspace| {
+            // SAFETY: the caller's promise; the addresses are aligned, tensors of these lengths lie there, and the workspace is
+            // ours until the stream has been waited for.
+            unsafe { self.enqueue_forward(stream, problem, inputs, outputs, None, workspace) }
         })
     }
 
@@ -81,15 +79,11 @@ impl Device {
         gradients: Gradients<CUdeviceptr>,
     ) -> Result<(), Error> {
         self.check_all(problem, inputs.iter().chain(output_gradients.iter()).chain(gradients.iter()))?;
-        guarded(|| {
-            self.begin(problem, Pass::Backward)?;
-            let lane = self.pools.lane(self.workspace_bytes(problem, Pass::Backward))?;
-            let (stream, workspace) = (lane.stream, lane.address());
+        self.run_in_place(problem, Pass::Backward, |stream, workspace| {
             // SAFETY: as in the forward pass.
             unsafe {
-                self.enqueue_backward(stream, problem, inputs, output_gradients, gradients, None, workspace)?;
+                self.enqueue_backward(stream, problem, inputs, output_gradients, gradients, None, workspace)
             }
-            lane.synchronize().during(|| format!("running the scan on {self}"))
         })
     }
 
@@ -109,9 +103,21 @@ impl Device {
         Ok(())
     }
 
-    fn begin(&self, problem: &Problem, pass: Pass) -> Result<(), Error> {
-        self.prepare(problem, pass)?;
-        // The tensors may still be being written, on streams that nobody told us of.
-        result::ctx::synchronize().during(|| format!("waiting for {self}"))
+    /// Runs what `enqueue` puts on a stream, with a workspace of the pass, which is the call's until the stream has been waited
+    /// for: here or, after an error, where the lane is dropped.
+    fn run_in_place(
+        &self,
+        problem: &Problem,
+        pass: Pass,
+        enqueue: impl FnOnce(CUstream, CUdeviceptr) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        guarded(|| {
+            self.prepare(problem, pass)?;
+            // The tensors may still be being written, on streams that nobody told us of.
+            result::ctx::synchronize().during(|| format!("waiting for {self}"))?;
+            let lane = self.pools.lane(self.workspace_bytes(problem, pass))?;
+            enqueue(lane.stream, lane.address())?;
+            lane.synchronize().during(|| format!("running the scan on {self}"))
+        })
     }
 }

@@ -201,7 +201,7 @@ impl<'a> Launcher<'a> {
 
     pub(super) fn clear(&self, address: CUdeviceptr, bytes: usize) -> Result<(), Error> {
         self.after_kernel.set(false);
-        // SAFETY: the range lies in the caller's workspace.
+        // SAFETY: the range lies in the caller's workspace, or is the caller's promise.
         unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }
             .during(|| format!("clearing {bytes} bytes on {}", self.device))
     }
@@ -383,6 +383,21 @@ impl Device {
     /// [`Properties::workspace_bytes`] of this device.
     pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
         self.properties().workspace_bytes(problem, pass)
+    }
+
+    /// Enqueues zeros for a tensor that no pass writes.
+    ///
+    /// # Safety
+    ///
+    /// So many bytes of device memory lie at the address, unused by others until the stream has run what is enqueued.
+    pub unsafe fn enqueue_zeros(
+        &self,
+        stream: CUstream,
+        address: CUdeviceptr,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        self.make_current()?;
+        Launcher::new(self, stream).clear(address, bytes)
     }
 
     /// Compiles and loads what a pass over a problem needs, for operands as an allocator of the driver aligns

@@ -208,13 +208,29 @@ impl Properties {
         self.blocks_at_a_time(backward_bytes(problem, layout, tiles), registers / layout.warps)
     }
 
-    /// The layout of a row that is one chunk in parts, with the channels of one warp a block: for few blocks, each alone on its
-    /// multiprocessor, whose walk takes as long as its chain of operations. Each leaves sums of dB and dC to be reduced, which
-    /// with more blocks takes the time that parts save.
-    fn row_in_parts(&self, problem: &Problem, layout: Layout) -> Option<Layout> {
+    /// The layout of a row that is one chunk in one tile, which spares a walk, where its shared memory leaves room for all blocks at a
+    /// time.
+    fn row_in_one_tile(&self, problem: &Problem, layout: Layout) -> Option<Layout> {
+        if problem.seq <= layout.tile || problem.seq > LONGEST_ALONE {
+            return None;
+        }
+        let layout = Layout { tile: problem.seq.next_multiple_of(SPAN), ..layout };
+        let running = self.multiprocessors * self.resident(problem, &layout, 1);
+        // In one order alone, sums over channels want registers that heavy walks do not have.
+        let has_registers = !is_heavy_walk_back(problem, &layout) || self.orders(problem, &layout, 1) > 1;
+        let fits = backward_bytes(problem, &layout, 1) <= self.shared_per_block
+            && problem.batch * blocks(problem, &layout) <= running
+            && has_registers;
+        fits.then_some(layout)
+    }
+
+    /// The layout of such a row in parts, with the channels of one warp a block: for few blocks, each alone on its multiprocessor, whose
+    /// walk takes as long as its chain of operations. Each leaves sums of dB and dC to be reduced, which with more blocks takes the
+    /// time that parts save.
+    fn row_in_parts(&self, problem: &Problem, one_warp: Layout) -> Option<Layout> {
         let tile = problem.seq.next_power_of_two();
         let parts = PARTS_OF_ROW.min(tile / (2 * SPAN));
-        let layout = Layout { parts, tile, warps: parts, ..layout };
+        let layout = Layout { parts, tile, warps: parts, ..one_warp };
         let fits = parts > 1
             && !is_heavy_walk_back(problem, &layout)
             && (SHORTEST_IN_PARTS..=LONGEST_ALONE).contains(&problem.seq)
@@ -222,6 +238,32 @@ impl Properties {
             && problem.batch * blocks(problem, &layout) <= self.multiprocessors
             && backward_bytes(problem, &layout, 1) <= self.shared_per_block;
         fits.then_some(layout)
+    }
+
+    /// The layout of a walk by blocks of up to so many warps, or, of one in parts, of its own; none where threads would have too few
+    /// registers.
+    fn layout_back(&self, problem: &Problem, lanes: usize, warps: usize, chunk: usize) -> Option<Layout> {
+        let by_warps = |warps| Layout {
+            lanes,
+            time_lanes: 1,
+            states: backward_states(problem, lanes),
+            rounds: 1,
+            orders: 1,
+            parts: 1,
+            channels: warps * channels_of_warp(lanes),
+            warps,
+            tile: BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN),
+        };
+        let tiles = |layout: &Layout| chunk / layout.tile;
+        let fits = |layout: &Layout| backward_bytes(problem, layout, tiles(layout)) <= self.shared_per_block;
+        let in_tiles = || (2..=warps).rev().map(by_warps).find(fits).unwrap_or(by_warps(1));
+        let layout = self
+            .row_in_parts(problem, by_warps(1))
+            .or_else(|| self.row_in_one_tile(problem, by_warps(warps)))
+            .unwrap_or_else(in_tiles);
+        let has_registers = layout.warps * 32 <= threads_wanted(problem, &layout, Program::Backward);
+        let orders = self.orders(problem, &layout, tiles(&layout));
+        has_registers.then_some(Layout { orders, ..layout })
     }
 
     /// Orders in which channels hold the states of a lane: as many as there can be, if the rows of b and c in each of them leave
@@ -248,51 +290,11 @@ impl Properties {
         // First what exceeds the bound on memory, then the time.
         let mut best: Option<((f64, f64), BackwardPlan)> = None;
         for &lanes in lanes_of(problem) {
-            let states = backward_states(problem, lanes);
-            let each = 32 / lanes * PAIR;
             // Of counts that there are too few channels for, the first stands for all.
-            let most = unit(problem).div_ceil(each);
+            let most = unit(problem).div_ceil(channels_of_warp(lanes));
             let enough = warps.iter().position(|&warps| warps >= most).unwrap_or(warps.len() - 1);
-            for warps in warps[..=enough].iter().map(|&warps| warps.min(most)) {
-                let tile = BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN);
-                let mut layout = Layout {
-                    lanes,
-                    time_lanes: 1,
-                    states,
-                    rounds: 1,
-                    orders: 1,
-                    parts: 1,
-                    channels: warps * each,
-                    warps,
-                    tile,
-                };
-                if problem.seq > tile && problem.seq <= LONGEST_ALONE {
-                    // One tile spares a walk, where its shared memory leaves room for all blocks at a time.
-                    let whole = Layout { tile: problem.seq.next_multiple_of(SPAN), ..layout };
-                    let running = self.multiprocessors * self.resident(problem, &whole, 1);
-                    // In one order alone, sums over channels want registers that heavy walks do not have.
-                    let has_registers =
-                        !is_heavy_walk_back(problem, &whole) || self.orders(problem, &whole, 1) > 1;
-                    if backward_bytes(problem, &whole, 1) <= self.shared_per_block
-                        && problem.batch * blocks(problem, &whole) <= running
-                        && has_registers
-                    {
-                        layout = whole;
-                    }
-                }
-                if let Some(in_parts) = self.row_in_parts(problem, Layout { channels: each, ..layout }) {
-                    layout = in_parts;
-                }
-                while backward_bytes(problem, &layout, chunk / layout.tile) > self.shared_per_block
-                    && layout.warps > 1
-                {
-                    layout.warps -= 1;
-                    layout.channels -= each;
-                }
-                if layout.warps * 32 > threads_wanted(problem, &layout, Program::Backward) {
-                    continue; // they would have too few registers
-                }
-                layout.orders = self.orders(problem, &layout, chunk / layout.tile);
+            let warps = warps[..=enough].iter().map(|&warps| warps.min(most));
+            for layout in warps.filter_map(|warps| self.layout_back(problem, lanes, warps, chunk)) {
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = StatesPlan::Summaries(self.summary_layout(&own, chunk));
                 let most = self.most_segments(problem, &layout, chunk);
@@ -422,6 +424,11 @@ fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: us
         + (passes - 1) * edges * plan.layout.states_bytes(problem)
         + plan.piece * plan.segments * sums_of_frame(problem, &plan.layout);
     extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
+}
+
+/// Channels of a warp of so many lanes.
+fn channels_of_warp(lanes: usize) -> usize {
+    32 / lanes * PAIR
 }
 
 /// Whether a lane walks four states back in as many registers as zoh: a state is a word, and nothing is kept of a frame but its

@@ -6,13 +6,14 @@
 //! plans are chosen by". Other devices have other clocks, but their ratios are those of the same code.
 
 use super::backward::{BACKWARD_WARPS, is_heavy_walk_back, sums_of_frame};
-use super::configurations::{MOST_JOINED, blocks_of_bulk, blocks_of_forward};
+use super::configurations::{MOST_JOINED, blocks_of_bulk, blocks_wanted};
 use super::forward::{BULK_FRAMES_OF_ROW, MOST_LANES, bulk_bytes, forward_bytes, is_short_row};
 use super::{
     BackwardPlan, Bulk, ForwardPlan, Layout, Properties, blocks, changes_elements, is_heavy_walk_forward,
     is_long_walk_forward, state_words,
 };
 use crate::cuda::arguments::passes;
+use crate::cuda::compile::Program;
 use crate::{Coefficients, Method, Problem};
 
 /// Schedulers of a multiprocessor.
@@ -155,7 +156,7 @@ impl Properties {
             layout.lanes == MOST_LANES && is_heavy_walk_forward(problem) && problem.seq >= BULK_FRAMES_OF_ROW;
         let frame = frame.times(if is_faster { OF_GAINS_IN_MOST_LANES } else { 1.0 });
         let frames = chunk.next_multiple_of(FRAMES_THROUGH_REGISTERS) as f64;
-        let registers = blocks_of_forward(problem, &layout);
+        let registers = blocks_wanted(problem, &layout, Program::Forward);
         let resident = self.blocks_at_a_time(forward_bytes(problem, &layout), registers);
         (Walk { start, frame }, layout, frames, resident)
     }
@@ -185,38 +186,60 @@ impl Properties {
         (Walk { start, frame }, layout, frames, resident)
     }
 
-    /// Clocks of a backward pass from the states that the forward pass kept.
+    /// Clocks of a backward pass: the mean of one from the states that the forward pass kept and of one from the inputs, but for
+    /// what finds the states there. They differ where there are several passes.
     pub(super) fn backward_clocks(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
-        let BackwardPlan { layout, segments, rows_per_block, adjoint_chunk, .. } = *plan;
+        let passes = passes(problem, plan.layout.slots());
+        let first = self.walk_back(problem, plan, true);
+        let later = if passes > 1 { self.walk_back(problem, plan, false) } else { 0.0 };
+        let sums = (sums_of_frame(problem, &plan.layout) * problem.seq) as f64 / SUM_BYTES;
+        let clocks = |together| {
+            let each = self.adjoints(problem, plan, together) + sums / self.multiprocessors as f64;
+            together as f64 * first + (passes - together) as f64 * later + passes as f64 * each
+        };
+        match plan.passes_together(problem, true) {
+            1 => clocks(1),
+            together => 0.5 * (clocks(1) + clocks(together)),
+        }
+    }
+
+    /// Of its walk back by one of the passes, with the launches that its pieces are, of the `first` that walk or of later ones.
+    fn walk_back(&self, problem: &Problem, plan: &BackwardPlan, first: bool) -> f64 {
+        let BackwardPlan { layout, segments, rows_per_block, .. } = *plan;
         let tiles = plan.tiles();
         let all_blocks = problem.batch.div_ceil(rows_per_block) * blocks(problem, &layout) * segments;
         let resident = self.resident(problem, &layout, tiles);
         let all = self.frame_of_all(all_blocks, layout.warps, resident, frame_back(problem, &layout, tiles));
-        let passes = passes(problem, layout.slots());
-        // Of a chunk, the states of all tiles but the last are walked alone, to find those before each.
-        let alone = STATES_SHARE * (tiles - 1) as f64 / tiles as f64;
         let (frames, launches) =
-            plan.pieces(problem, passes == 1, true).fold((0.0, 0.0), |(frames, launches), piece| {
+            plan.pieces(problem, first, true).fold((0.0, 0.0), |(frames, launches), piece| {
+                // Of a chunk, or what the piece has of one, the states of all tiles but the last are walked alone, to find those before
+                // each; and those before the piece.
+                let tiles = tiles.min(piece.frames.div_ceil(layout.tile)) as f64;
+                let alone = STATES_SHARE * (tiles - 1.0) / tiles;
                 let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
                 (frames + (1.0 + alone) * piece.frames as f64 + within_chunk, launches + 1.0)
             });
         let of_parts = if layout.parts > 1 { OF_PARTS / layout.parts as f64 } else { 1.0 };
         let waiting = if layout.warps > BACKWARD_WARPS[0] { WAITING_SHARE } else { 0.0 };
-        let walk = all * frames * rows_per_block as f64 * of_parts * (1.0 + waiting);
+        all * frames * rows_per_block as f64 * of_parts * (1.0 + waiting) + LAUNCH * launches
+    }
 
-        let share = 1.0 / self.multiprocessors as f64;
-        let adjoints = if segments > 1 {
-            let frames = problem.batch * problem.dim * problem.seq * (segments - 1) / segments;
-            let of_16_states = frames as f64 * layout.slots() as f64 / 16.0;
-            ADJOINTS_LAUNCHES
-                + ADJOINTS_CHUNK * plan.adjoint_chunks(problem) as f64
-                + ADJOINTS_FRAME * adjoint_chunk as f64
-                + ADJOINTS_OF_16_STATES * of_16_states * share
-        } else {
-            0.0
+    /// Of the adjoints alone, for one of the passes.
+    fn adjoints(&self, problem: &Problem, plan: &BackwardPlan, together: usize) -> f64 {
+        let BackwardPlan { segments, segment, adjoint_chunk, .. } = *plan;
+        if segments == 1 {
+            return 0.0;
+        }
+        let (chunks, chunk) = match plan.adjoints_wait_in_gradients(problem, together, true) {
+            true => (plan.adjoint_chunks(problem), adjoint_chunk),
+            false => (segments, segment),
         };
-        let sums = (sums_of_frame(problem, &layout) * problem.seq) as f64 / SUM_BYTES * share;
-        passes as f64 * (walk + LAUNCH * launches + adjoints + sums)
+        let frames = problem.batch * problem.dim * problem.seq * (segments - 1) / segments;
+        let of_16_states = (frames * plan.layout.slots()) as f64 / 16.0;
+        ADJOINTS_LAUNCHES
+            + ADJOINTS_CHUNK * chunks as f64
+            + ADJOINTS_FRAME * chunk as f64
+            + ADJOINTS_OF_16_STATES * of_16_states / self.multiprocessors as f64
     }
 
     /// Clocks that a frame takes of all blocks of so many warps, of which a multiprocessor has so many at a time.

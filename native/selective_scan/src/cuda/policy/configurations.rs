@@ -61,9 +61,9 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
     }
 }
 
-/// Blocks of forward.cu that a multiprocessor has registers for.
-pub(super) fn blocks_of_forward(problem: &Problem, layout: &Layout) -> usize {
-    (threads_wanted(problem, layout, Program::Forward) / (32 * layout.warps)).max(1)
+/// Blocks that a multiprocessor then has registers for.
+pub(super) fn blocks_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
+    (threads_wanted(problem, layout, program) / (32 * layout.warps)).max(1)
 }
 
 /// Blocks of bulk.cu that a multiprocessor is to hold. Heavy walks want the registers of one more, and the longest of two in short rows;
@@ -241,7 +241,7 @@ impl<'a> Configurations<'a> {
             has_z: p.z,
             layout: self.layout,
             vector: vector(size, self.alignment.sequences, &[self.layout.channels, self.unit]),
-            min_blocks: (threads_wanted(p, &self.layout, program) / threads).max(1),
+            min_blocks: blocks_wanted(p, &self.layout, program),
             vector_b: projection(is_constant(p.b), self.alignment.b),
             vector_c: projection(is_constant(p.c), self.alignment.c),
             ..Self::NEUTRAL

@@ -4,12 +4,13 @@ use std::iter::successors;
 use std::ops::Range;
 
 use super::backward::{LONGEST_ALONE, checkpoint_interval};
-use super::configurations::{MOST_JOINED, blocks_of_forward};
+use super::configurations::{MOST_JOINED, blocks_wanted};
 use super::{
     Chunks, Layout, Properties, RESERVED_SHARED, blocks, changes_dt, changes_elements, decay_by_sum,
     has_several_passes, is_constant, is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward,
     real_bytes, state_words, states_for, unit, varying,
 };
+use crate::cuda::compile::Program;
 use crate::{ElementType, Method, Problem};
 
 /// Channels of all rows, a multiprocessor, up to which the forward pass has lanes over time, in rows of these lengths; lanes
@@ -516,7 +517,7 @@ impl Properties {
         let cut = self.forward_layout(problem, interval, 1, true, most_rounds);
         // As many as blocks join by themselves, or as the device runs at a time.
         let blocks = problem.batch * blocks(problem, &cut);
-        let running = self.multiprocessors * blocks_of_forward(problem, &cut);
+        let running = self.multiprocessors * blocks_wanted(problem, &cut, Program::Forward);
         let of_waves = |waves: usize| waves * running / blocks;
         let counts = (2..=MOST_JOINED).chain(WAVES.map(of_waves));
         let chunks = counts.filter(|&count| (2..=problem.seq / cut.tile).contains(&count)).map(|count| {
