@@ -10,6 +10,9 @@ use pulp::NullaryFnOnce;
 use super::vector::{Isa, Lanes, Real};
 use crate::discretize::{Discretization, Field, Prepared};
 
+/// Lanes of a register at most.
+const MOST_LANES: usize = 16;
+
 /// A block of channels of one row, and everything it takes to move them by one frame.
 pub struct Step<'a, R: Real> {
     /// Δ and x of each channel.
@@ -71,7 +74,15 @@ pub fn step_channels<R: Real, S: Isa, D: Discretization>(isa: S, step: Step<'_, 
                     if let Some(after) = &mut after {
                         h.store_first(&mut after[start..end]);
                     }
-                    sum = Lanes::load_first(isa, &c[start..end]).mul_add(h, sum);
+                    let with_these = Lanes::load_first(isa, &c[start..end]).mul_add(h, sum);
+                    // Of the zeros beyond the last state an infinite x or Δ makes NaN.
+                    sum = match end - start {
+                        count if count < lanes => {
+                            let ones = Lanes::load_first(isa, &[R::from_f64(1.0); MOST_LANES][..count]);
+                            Lanes::select(Lanes::splat(isa, R::default()).less(ones), with_these, sum)
+                        }
+                        _ => with_these,
+                    };
                 }
                 *y = sum.sum();
             }

@@ -13,7 +13,7 @@ use crate::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem};
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use support::{assert_close, golden};
+use support::{assert_close, golden, random};
 
 /// Runs something with every instruction set that this machine has.
 macro_rules! on_every_isa {
@@ -151,6 +151,28 @@ fn gains_are_accurate_on_the_real_line() {
     let signed = magnitudes(20_000).flat_map(|z| [-z, z]).filter(|&z| z <= 10.0);
     let z: Vec<f32> = linear.chain(signed).map(|z| z as f32).collect();
     on_every_isa!(isa => assert_worst::<_, Lanes<f32, _>>(isa, &z));
+}
+
+/// Registers have lanes for states that there are not.
+#[test]
+fn a_frame_is_infinite_with_any_number_of_states() {
+    fn check<S: Isa>(isa: S, state: usize) {
+        let mut case = random::case(random::zoh(1, 1, 3, state), 1);
+        let Inputs { x, dt, a, b, c, .. } = &mut case.inputs;
+        for (tensor, value) in [(x, f32::MAX), (dt, 10.0), (a, -1.0), (b, 1.0), (c, 1.0)] {
+            *tensor = value.to_ne_bytes().repeat(tensor.len() / 4);
+        }
+        let mut y = [0; 12];
+        let outputs = Outputs { y: &mut y[..], final_state: None };
+        let pass = Forward { outputs, boundary_states: None };
+        dispatch_on(isa, &case.problem, case.inputs(), pass).unwrap();
+        let infinite = f32::INFINITY.to_ne_bytes().repeat(3);
+        assert!(y[..] == infinite, "{}, {state} states: {y:?}", S::NAME);
+    }
+
+    for state in [1, 3, 12, 16, 17] {
+        on_every_isa!(isa => check(isa, state));
+    }
 }
 
 /// 1/A is had before Δ is known: neither may be so large or small that the other cannot make up for it.
