@@ -4,6 +4,7 @@ if Code.ensure_loaded?(Axon) do
     The selective scan and what stands around it in a Mamba block, as Axon layers. Compiled where Axon is.
     """
     alias ExPhil.Native.SelectiveScan
+    alias ExPhil.Native.SelectiveScan.Options
 
     # The nodes that a layer has to be given, and those that it may be given.
     @nodes %{
@@ -132,7 +133,8 @@ if Code.ensure_loaded?(Axon) do
 
     # Those of the layer, and those of the scan.
     defp options!(opts) do
-      opts = Keyword.validate!(opts, [:name, skip: true, dt_bias: true, dt_softplus: true] ++ @of_scan)
+      names = [:name, skip: true, dt_bias: true, dt_softplus: true] ++ @of_scan
+      opts = opts |> Options.keywords!() |> Keyword.validate!(names)
       {own, of_scan} = Keyword.split(opts, [:name, :skip, :dt_bias])
 
       for name <- [:skip, :dt_bias], not is_boolean(own[name]) do
@@ -218,7 +220,7 @@ if Code.ensure_loaded?(Axon) do
     end
 
     defp convolution(name, operation, inputs, opts) do
-      opts = Keyword.validate!(opts, [:name, size: 4])
+      opts = opts |> Options.keywords!() |> Keyword.validate!([:name, size: 4])
 
       if not (is_integer(opts[:size]) and opts[:size] > 0) do
         raise ArgumentError, "expected size to be a positive integer, got: #{inspect(opts[:size])}"
@@ -241,6 +243,12 @@ if Code.ensure_loaded?(Axon) do
     end
 
     defp convolve_step(x, window, kernel, bias, _opts) do
+      {batch, channels} = Nx.shape(x)
+      expected = {batch, Nx.axis_size(kernel, 0), channels}
+      # Of another length, other frames than the last would count.
+      if Nx.shape(window) != expected,
+        do: expected(:window, "have shape #{inspect(expected)}", inspect(Nx.shape(window)))
+
       now = Nx.new_axis(x, 1)
 
       [at_end, moved] =

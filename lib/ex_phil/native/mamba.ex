@@ -8,7 +8,7 @@ if Code.ensure_loaded?(Axon) do
       * `:exphil`, the block of ExPhil's and Edifice's `Mamba`, with the names of its layers and parameters, so that a
         checkpoint of one loads in the other;
 
-      * `:mamba_ssm`, the block of Gu and Dao's own implementation, whose weights `load_safetensors/2` reads.
+      * `:mamba_ssm`, the block of Gu and Dao's own implementation, whose weights `load_safetensors/1` reads.
 
     Both are trained with `Axon.Loop` as any other model; the gradient of the scan is the native one. What was trained
     on sequences (`build/1`) runs frame by frame with the same parameters (`build_step/1`), and for many games at once
@@ -121,7 +121,12 @@ if Code.ensure_loaded?(Axon) do
     """
     @spec build_step(keyword) :: Axon.t()
     def build_step(opts \\ []) do
-      {head, opts} = Keyword.pop(opts, :head, & &1)
+      {own, opts} = Options.split!(opts, [:head])
+      head = own[:head] || (& &1)
+
+      if not is_function(head, 1),
+        do: raise(ArgumentError, "expected head to be a function of one node, got: #{inspect(head)}")
+
       opts = Options.read!(opts)
       past = Map.new(kept(opts), fn {name, shape} -> {name, Axon.input(name, shape: shape)} end)
       frame = Axon.input("frame", shape: {nil, opts.embed_size})
@@ -141,7 +146,9 @@ if Code.ensure_loaded?(Axon) do
     """
     @spec initial_state(keyword, pos_integer) :: %{String.t() => Nx.Tensor.t()}
     def initial_state(opts, batch \\ 1) do
-      for {name, shape} <- kept(opts |> Keyword.delete(:head) |> Options.read!()), into: %{} do
+      {_head, opts} = Options.split!(opts, [:head])
+
+      for {name, shape} <- kept(Options.read!(opts)), into: %{} do
         {name, Nx.broadcast(Nx.tensor(0.0, type: :f32), put_elem(shape, 0, batch))}
       end
     end

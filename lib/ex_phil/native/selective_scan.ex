@@ -37,7 +37,7 @@ defmodule ExPhil.Native.SelectiveScan do
     * `:coefficients` - `:exact`, the closed forms, or `:taylor`, the gains cut after four terms of their series, for
       models that were trained with them. Default `:exact`. Error: `:taylor` for a method other than `:foh`, `:poly`
       and `:highorder`, which have no such series. The cut series are those of the VisionMamba implementation; they
-      are 10% off at |AΔ| near 2 and change sign soon after (`mix selective_scan.verify` prints where).
+      are 6% (`:foh`) to 23% off at |AΔ| = 2 and change sign soon after (`mix selective_scan.verify` prints where).
 
     * `:bidirectional` - a boolean: the mean of a scan from each end, in one call; the final state is that of the scan
       from the beginning. Default: true for `:poly`, which is defined so in VisionMamba, else false. Error: no boolean;
@@ -230,8 +230,8 @@ defmodule ExPhil.Native.SelectiveScan do
   need not compute the states again that it starts from.
 
   `boundary_states` is a tensor of the type of `a` and of shape `{directions, batch, chunks, dim, state}`, with the
-  trailing 2 of a complex `a`: the states before every chunk of frames, for each direction that is scanned. It takes a
-  twenty-fourth of `x`, `dt` and `dy` in long sequences. It is good for `backward/7` over the same inputs and options,
+  trailing 2 of a complex `a`: the states before every chunk of frames, for each direction that is scanned. It takes at
+  most a twenty-fourth of `x`, `dt` and `dy` in long sequences. It is good for `backward/7` over the same inputs and options,
   and for nothing else. On a CUDA device it is `nil`: the device computes these states again in less time than they
   would take over the bus, and `backward/7` does so where it is given `nil`. It is `nil`, too, by
   `backend: :nx`, in `defn`, and of tensors that lie on a device.

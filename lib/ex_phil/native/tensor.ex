@@ -199,10 +199,18 @@ defmodule ExPhil.Native.Tensor do
 
   if Code.ensure_loaded?(Nx) do
     @doc """
-    An Nx tensor as one of ours. Complex numbers become a trailing axis of 2.
+    An Nx tensor as one of ours. Complex numbers become a trailing axis of 2. Raises `ArgumentError` where it is vectorized, or of a
+    type that no tensor here can have.
     """
     @spec from_nx(Nx.Tensor.t()) :: t
-    def from_nx(%Nx.Tensor{} = tensor), do: of_nx(tensor, Nx.to_binary(tensor))
+    def from_nx(%Nx.Tensor{vectorized_axes: [_ | _] = axes}) do
+      raise ArgumentError, "expected a tensor without vectorized axes, got: #{inspect(axes)}"
+    end
+
+    def from_nx(%Nx.Tensor{type: type} = tensor) do
+      if type not in [{:c, 64}, {:c, 128}], do: type!(type)
+      of_nx(tensor, Nx.to_binary(tensor))
+    end
 
     # Type and shape of one of Nx over other data.
     @doc false
@@ -214,19 +222,27 @@ defmodule ExPhil.Native.Tensor do
     def of_nx(%{type: type, shape: shape}, data), do: %__MODULE__{type: type, shape: shape, data: data}
 
     @doc """
-    The tensor as one of Nx; with `complex: true`, its trailing axis of 2 as complex numbers.
+    The tensor as one of Nx; with `complex: true`, its trailing axis of 2 as complex numbers. Raises `ArgumentError` where there is
+    no such axis, or the type is neither `f32` nor `f64`.
     """
     @spec to_nx(t, keyword) :: Nx.Tensor.t()
     def to_nx(%__MODULE__{} = tensor, opts \\ []) do
-      {type, shape} =
-        if Keyword.get(opts, :complex, false) do
-          {:f, bits} = tensor.type
-          {{:c, 2 * bits}, Tuple.delete_at(tensor.shape, tuple_size(tensor.shape) - 1)}
-        else
-          {tensor.type, tensor.shape}
-        end
+      [complex: complex?] =
+        opts |> ExPhil.Native.SelectiveScan.Options.keywords!() |> Keyword.validate!(complex: false)
 
+      {type, shape} = if complex?, do: complex!(tensor), else: {tensor.type, tensor.shape}
       tensor.data |> Nx.from_binary(type) |> Nx.reshape(shape)
+    end
+
+    defp complex!(%{type: type, shape: shape}) do
+      last = tuple_size(shape) - 1
+
+      if type not in [{:f, 32}, {:f, 64}] or last < 0 or elem(shape, last) != 2 do
+        raise ArgumentError,
+              "expected a tensor of type f32 or f64 with a trailing axis of 2, got: #{type_name(type)} of #{inspect(shape)}"
+      end
+
+      {{:c, 2 * elem(type, 1)}, Tuple.delete_at(shape, last)}
     end
 
     # One of Nx without the names of its axes.
@@ -282,14 +298,17 @@ defmodule ExPhil.Native.Tensor do
   end
 
   # The lengths of the axes; every list of an axis has the same.
-  defp nesting([first | _] = list) when is_list(first) do
+  defp nesting(list) do
+    if List.improper?(list),
+      do: raise(ArgumentError, "expected a list of numbers, got: #{inspect(list, limit: 10)}")
+
     case list |> Enum.map(fn inner -> is_list(inner) && nesting(inner) end) |> Enum.uniq() do
+      [] -> [0]
+      [false] -> [length(list)]
       [inner] -> [length(list) | inner]
       _ -> ragged(list)
     end
   end
-
-  defp nesting(list), do: if(Enum.any?(list, &is_list/1), do: ragged(list), else: [length(list)])
 
   defp ragged(list) do
     raise ArgumentError, "expected every list of an axis to have the same length, got: #{inspect(list, limit: 10)}"

@@ -31,6 +31,8 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   ]
   @sizes [batch: 8, dim: 512, seqlen: 1024, dstate: 16, n_trials: 100]
 
+  @requirements ["app.start"]
+
   @impl true
   def run(args) do
     {flags, rest, wrong} = OptionParser.parse(args, strict: @switches)
@@ -44,7 +46,6 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
       Mix.raise("expected --#{flag} to be a positive integer, got: #{value}")
     end
 
-    Mix.Task.run("app.start")
     sizes = Map.merge(Map.new(@sizes), Map.new(flags))
     inputs = inputs(sizes)
     both? = !(sizes[:profile_ops] || sizes[:profile_scan])

@@ -86,6 +86,33 @@ if Code.ensure_loaded?(Axon) do
         end
       end
 
+      test "a window that is not as long as the kernel" do
+        {_y, window} = Layers.causal_conv_step(Axon.input("x"), Axon.input("window"), size: 4)
+        {init, predict} = Axon.build(window)
+
+        [right, short, long] =
+          for size <- [4, 3, 5], do: %{"x" => of(1.0, {1, 6}), "window" => of(0.5, {1, size, 6})}
+
+        parameters = init.(right, Axon.ModelState.empty())
+        assert Nx.shape(predict.(parameters, right)) == {1, 4, 6}
+
+        for {inputs, size} <- [{short, 3}, {long, 5}] do
+          error = catch_error(predict.(parameters, inputs))
+          assert Exception.message(error) =~ "expected window to have shape {1, 4, 6}, got: {1, #{size}, 6}"
+        end
+      end
+
+      defp of(number, shape), do: Nx.broadcast(Nx.tensor(number, type: :f32), shape)
+
+      test "options that are no keywords" do
+        for call <- [
+              fn opts -> Layers.selective_scan(nodes([:x, :dt, :b, :c]), opts) end,
+              fn opts -> Layers.causal_conv(Axon.input("x"), opts) end
+            ] do
+          assert_raise ArgumentError, "expected options to be a keyword list, got: %{}", fn -> call.(%{}) end
+        end
+      end
+
       test "inputs that are not there, or are no nodes" do
         for {inputs, message} <- [
               {nodes([:x, :dt, :c]), "expected inputs to have :b, :state, got: :c, :dt, :x"},

@@ -247,8 +247,16 @@ if Code.ensure_loaded?(Axon) do
           Mamba.build(embed_size: 5, layers: 3)
         end
 
-        assert_raise ArgumentError, "expected options to be a keyword list, got: %{embed_size: 5}", fn ->
-          Mamba.build(%{embed_size: 5})
+        for build <- [&Mamba.build/1, &Mamba.build_step/1, &Mamba.initial_state/1] do
+          assert_raise ArgumentError, "expected options to be a keyword list, got: %{embed_size: 5}", fn ->
+            build.(%{embed_size: 5})
+          end
+        end
+
+        for head <- [:dense, fn _, _ -> nil end] do
+          assert_raise ArgumentError, ~r/^expected head to be a function of one node, got: /, fn ->
+            Mamba.build_step(embed_size: 5, head: head)
+          end
         end
       end
     end

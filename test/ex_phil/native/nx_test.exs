@@ -29,6 +29,27 @@ if Code.ensure_loaded?(Nx) do
       assert nx |> Tensor.from_nx() |> Tensor.to_nx(complex: true) == nx
     end
 
+    test "what no tensor of ours can be is refused, and what has no complex numbers as such" do
+      for {tensor, words} <- [
+            {Nx.vectorize(Nx.iota({2, 3}, type: :f32), :seat), "without vectorized axes, got: [seat: 2]"},
+            {Nx.tensor([1, 2], type: :u4), "a type such as {:f, 32}"}
+          ] do
+        error = assert_raise ArgumentError, fn -> Tensor.from_nx(tensor) end
+        assert error.message =~ words
+      end
+
+      for {tensor, opts, words} <- [
+            {Tensor.zeros({2, 3}), [complex: true], "a trailing axis of 2, got: f32 of {2, 3}"},
+            {Tensor.zeros({}), [complex: true], "a trailing axis of 2, got: f32 of {}"},
+            {Tensor.zeros({2, 2}, :bf16), [complex: true], "type f32 or f64 with a trailing axis of 2, got: bf16"},
+            {Tensor.zeros({2, 2}), [complx: true], "unknown keys [:complx]"},
+            {Tensor.zeros({2, 2}), %{complex: true}, "expected options to be a keyword list"}
+          ] do
+        error = assert_raise ArgumentError, fn -> Tensor.to_nx(tensor, opts) end
+        assert error.message =~ words
+      end
+    end
+
     test "results are those of the same numbers in tensors of ours" do
       for type <- [{:f, 32}, {:f, 64}, {:bf, 16}] do
         inputs = random(type: type)
@@ -116,10 +137,13 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
-      complex = Nx.complex(inputs.x, inputs.x)
+      for name <- [:x, :dt] do
+        # With a trailing 2 it would have more channels, in a step more axes.
+        complex = Nx.complex(inputs[name], inputs[name])
 
-      assert_raise ArgumentError, ~r/expected x to have shape/, fn ->
-        apply(SelectiveScan, :scan, args(%{inputs | x: complex}))
+        assert_raise ArgumentError, "expected #{name} to be real, got: numbers of type c64", fn ->
+          apply(SelectiveScan, :scan, args(%{inputs | name => complex}))
+        end
       end
 
       a = Tensor.to_nx(complex_rates({6, 2}, {:f, 32}), complex: true)

@@ -62,6 +62,8 @@ defmodule ExPhil.Native.TensorTest do
   test "inspect shows small tensors whole and large ones by their first numbers" do
     assert inspect(Tensor.from_list([[1, 2], [3, 4]], :u8)) == "#ExPhil.Native.Tensor<u8[2][2] [[1, 2], [3, 4]]>"
 
+    assert inspect(Tensor.from_list([97, 98], :s32)) == "#ExPhil.Native.Tensor<s32[2] [97, 98]>"
+
     assert inspect(Tensor.zeros({9, 512}), limit: 3) ==
              "#ExPhil.Native.Tensor<f32[9][512] [0.0, 0.0, 0.0, ...]>"
   end
@@ -90,6 +92,9 @@ defmodule ExPhil.Native.TensorTest do
           {"less than an integer has", quote(do: Tensor.from_list([-129], :s8)), ~r/type s8, got: -129/},
           {"what is no number", quote(do: Tensor.from_list([:one])), ~r/a number, :nan, .* got: :one/},
           {"a fraction as an integer", quote(do: Tensor.from_list([0.5], :s8)), ~r/type s8, got: 0.5/},
+          {"an improper list", quote(do: Tensor.from_list([1 | 2])), ~r/a list of numbers, got: \[1 \| 2\]/},
+          {"an improper list within", quote(do: Tensor.from_list([[1], [1 | 2]])),
+           ~r/a list of numbers, got: \[1 \| 2\]/},
           {"what is no list", quote(do: Tensor.from_list(1.0)), ~r/a list of numbers, got: 1.0/}
         ] do
       test what do

@@ -3,6 +3,8 @@ if Code.ensure_loaded?(Axon) do
     @moduledoc false
     # The options of a model: known, of their kinds, and under one name each.
 
+    alias ExPhil.Native.SelectiveScan.Options
+
     @defaults [
       block: :exphil,
       embed_size: nil,
@@ -24,11 +26,12 @@ if Code.ensure_loaded?(Axon) do
     @doc "The names of all options."
     def names, do: Keyword.keys(@defaults) ++ List.flatten(Map.values(@other_names))
 
+    @doc "Those of these names, which are none of the model's, and the others."
+    def split!(opts, names), do: opts |> Options.keywords!() |> Keyword.split(names)
+
     @doc "The options as a map, or `ArgumentError`."
     def read!(opts) do
-      if not Keyword.keyword?(opts), do: expected("options", "a keyword list", opts)
-
-      for {name, _value} <- opts, name not in names() do
+      for {name, _value} <- Options.keywords!(opts), name not in names() do
         expected("options", "among #{names() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)}", name)
       end
 

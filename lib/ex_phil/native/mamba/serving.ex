@@ -77,8 +77,9 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     """
     @spec new(%Axon.ModelState{} | map, keyword) :: Nx.Serving.t()
     def new(parameters, opts) do
-      {own, opts} = Keyword.split(opts, [:batch_size, :batch_timeout, :defn_options])
-      own = Keyword.validate!(own, batch_size: 32, batch_timeout: 1, defn_options: [])
+      {own, opts} = Options.split!(opts, [:batch_size, :batch_timeout, :defn_options])
+      own = Keyword.merge([batch_size: 32, batch_timeout: 1, defn_options: []], own)
+      for {name, value} <- own, do: own!(name, value)
       step = Mamba.build_step(opts)
       request = request(opts)
 
@@ -90,9 +91,20 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       |> Nx.Serving.distributed_postprocessing(&Nx.backend_copy(&1, Nx.BinaryBackend))
     end
 
+    # Nx looks at none of them as closely: what it takes may end the serving at the first request.
+    defp own!(:batch_size, size) when is_integer(size) and size > 0, do: :ok
+    defp own!(:batch_size, other), do: expected("batch_size", "be a positive integer", other)
+    defp own!(:batch_timeout, timeout) when is_integer(timeout) and timeout >= 0, do: :ok
+    defp own!(:batch_timeout, other), do: expected("batch_timeout", "be milliseconds, 0 or more", other)
+
+    defp own!(:defn_options, options) do
+      if not Keyword.keyword?(options), do: expected("defn_options", "be a keyword list", options)
+    end
+
     # The tensors of a request of one game, by their names.
     defp request(opts) do
-      %{embed_size: size} = opts |> Keyword.delete(:head) |> Options.read!()
+      {_head, of_model} = Options.split!(opts, [:head])
+      %{embed_size: size} = Options.read!(of_model)
       for {name, tensor} <- Mamba.initial_state(opts), into: %{"frame" => {1, size}}, do: {name, Nx.shape(tensor)}
     end
 
@@ -136,6 +148,9 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
         shape -> expected("frame", "have shape {games, embed_size} with up to #{limit} games", shape)
       end
     end
+
+    defp fits!(name, %Nx.Tensor{data: %of{}} = tensor, _shape) when of in [Nx.Defn.Expr, Nx.TemplateBackend],
+      do: expected(name, "hold numbers", tensor)
 
     defp fits!(_name, %Nx.Tensor{shape: shape, type: {:f, 32}, vectorized_axes: []}, shape), do: :ok
 

@@ -80,10 +80,14 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   end
 
   @doc """
-  Raises where `b` or `c` is complex beside a real `a`. With its trailing 2, a complex {batch, seq, state} would pass for
-  a real {batch, seq, groups, state}.
+  Raises where what is no state is complex, or `b` or `c` beside a real `a`. With its trailing 2, a complex {batch, seq,
+  state} would pass for a real {batch, seq, groups, state}, and a complex {batch, seq} for a real {batch, seq, 2}.
   """
   def real!(tensors) do
+    for name <- [:x, :dt, :d, :z, :dt_bias, :dy], %{type: {:c, bits}} <- [tensors[name]] do
+      raise ArgumentError, "expected #{name} to be real, got: numbers of type c#{bits}"
+    end
+
     if match?(%{shape: {_, _}}, tensors[:a]) and not match?(%{type: {:c, _}}, tensors[:a]) do
       for name <- [:b, :c], %{type: {:c, bits}} <- [tensors[name]] do
         raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"

@@ -45,9 +45,12 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   @doc "Reads the options of a scan, `form` `:scan`, of a step, `:step`, or of a backward pass, `:backward`."
   def read!([], _form), do: %__MODULE__{}
 
-  def read!(opts, form) do
+  def read!(opts, form), do: opts |> keywords!() |> read_each(form)
+
+  @doc "Options as they are, or `ArgumentError` where they are no keyword list."
+  def keywords!(opts) do
     if Keyword.keyword?(opts) do
-      read_each(opts, form)
+      opts
     else
       raise ArgumentError, "expected options to be a keyword list, got: #{inspect(opts)}"
     end
@@ -77,7 +80,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   defp value!(name, value) when name in @tensors, do: Tensor.given!(value, name)
 
   defp value!(name, value) when name in [:method, :coefficients] do
-    if is_atom(value), do: value, else: expected(name, "an atom", value)
+    if is_atom(value) and value != nil, do: value, else: expected(name, "an atom", value)
   end
 
   # `nil` is for the method to decide.

@@ -13,11 +13,7 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   @calls 5
 
   def run(opts) do
-    if not Keyword.keyword?(opts) do
-      raise ArgumentError, "expected options to be a keyword list, got: #{inspect(opts)}"
-    end
-
-    {own, options} = Keyword.split(opts, @own)
+    {own, options} = opts |> Options.keywords!() |> Keyword.split(@own)
     tensors = tensors(own)
 
     for function <- functions!(Keyword.get(own, :for, [:scan])),
@@ -30,7 +26,9 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   end
 
   defp functions!([_ | _] = functions) do
-    if functions -- @functions == [], do: functions, else: wrong_functions!(functions)
+    if not List.improper?(functions) and functions -- @functions == [],
+      do: functions,
+      else: wrong_functions!(functions)
   end
 
   defp functions!(other), do: wrong_functions!(other)
@@ -59,8 +57,8 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
       x: x,
       dt: x,
       a: a,
-      b: shape!(own[:b] || projection, :b, "a shape", 2..5),
-      c: shape!(own[:c] || projection, :c, "a shape", 2..5)
+      b: shape!(given(own[:b], projection), :b, "a shape", 2..5),
+      c: shape!(given(own[:c], projection), :c, "a shape", 2..5)
     }
 
     optional =
@@ -68,9 +66,17 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
         {name, if(given == true, do: usual[name], else: shape!(given, name, "true or a shape", 1..4))}
       end
 
+    # A step has it as an argument, of this shape.
+    if (initial = optional[:initial_state]) && initial != usual.initial_state do
+      raise ArgumentError, "expected initial_state to be #{inspect(usual.initial_state)}, got: #{inspect(initial)}"
+    end
+
     type = Keyword.get(own, :type, :f32)
     for {name, shape} <- Map.merge(shapes, optional), into: %{}, do: {name, Tensor.zeros(shape, type(name, type))}
   end
+
+  defp given(nil, usual), do: usual
+  defp given(shape, _usual), do: shape
 
   defp shape!(shape, name, what, ranks) do
     axes = if is_tuple(shape), do: Tuple.to_list(shape), else: []

@@ -6,6 +6,8 @@ defimpl Inspect, for: ExPhil.Native.Tensor do
   # A small tensor is shown whole, a large one by its first numbers:
   # `#ExPhil.Native.Tensor<f32[2][2] [[1.0, 2.0], [3.0, 4.0]]>`, `#ExPhil.Native.Tensor<f32[9][512] [1.0, 2.0, ...]>`.
   def inspect(%Tensor{type: type, shape: shape, data: data} = tensor, opts) do
+    # They are numbers, whatever characters they would be.
+    opts = %{opts | charlists: :as_lists}
     axes = shape |> Tuple.to_list() |> Enum.map_join(&"[#{&1}]")
     count = shape |> Tuple.to_list() |> Enum.product()
 

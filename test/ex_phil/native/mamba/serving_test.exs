@@ -1,4 +1,4 @@
-if Code.ensure_loaded?(ExPhil.Native.Mamba.Serving) do
+if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(ExPhil.Native.Mamba.Serving) do
   defmodule ExPhil.Native.Mamba.ServingTest do
     # Many games in one serving, on one node and on two.
     use ExUnit.Case
@@ -84,6 +84,23 @@ if Code.ensure_loaded?(ExPhil.Native.Mamba.Serving) do
       end
     end
 
+    test "options of its own are refused where Nx would take them and fall later" do
+      for {name, values, words} <- [
+            {:batch_size, [nil, 0, 1.5, :many], "be a positive integer"},
+            {:batch_timeout, [nil, -1, 1.5, :x], "be milliseconds, 0 or more"},
+            {:defn_options, [nil, %{}], "be a keyword list"}
+          ],
+          value <- values do
+        assert_raise ArgumentError, "expected #{name} to #{words}, got: #{inspect(value)}", fn ->
+          Mamba.Serving.new(%{}, [{name, value} | @opts])
+        end
+      end
+
+      assert_raise ArgumentError, "expected options to be a keyword list, got: %{}", fn ->
+        Mamba.Serving.new(%{}, %{})
+      end
+    end
+
     test "a wrong request is told so, and the games go on" do
       start_supervised!(
         {Nx.Serving, name: Games, serving: Mamba.Serving.new(parameters(), [batch_size: 2] ++ @opts)}
@@ -102,6 +119,7 @@ if Code.ensure_loaded?(ExPhil.Native.Mamba.Serving) do
             {{frame, Map.delete(state, name)}, ~r/expected the state to have \["mamba_block_1_conv_state", /},
             {{frame, %{state | name => Nx.concatenate([tensor, tensor])}},
              "expected mamba_block_1_conv_state to have shape {1, 4, 16}, got: {2, 4, 16}"},
+            {{Nx.template({1, 5}, :f32), state}, ~r/^expected frame to hold numbers, got: #Nx.Tensor/},
             {{frame, %{state | name => nil}}, "expected mamba_block_1_conv_state to be an Nx.Tensor, got: nil"},
             {{Nx.vectorize(Nx.new_axis(frame, 0), :seat), state},
              "expected frame to have no vectorized axes, got: [seat: 1]"}
