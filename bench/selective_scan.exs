@@ -6,6 +6,7 @@
 # less than minutes. With EXLA, configured as Nx's default backend and compiler, Nx takes part in all of them. Results are
 # compared with the CPU's before anything is timed.
 
+if not Code.ensure_loaded?(Benchee), do: raise("this wants Nx and Benchee: mix local.hex, mix deps.get")
 Code.require_file("shapes.exs", __DIR__)
 
 alias ExPhil.Native.{SelectiveScan, Tensor}
@@ -14,6 +15,11 @@ alias ExPhil.Native.{SelectiveScan, Tensor}
 shapes = Map.put(Bench.Shapes.read(), "tiny", {1, 60, 16, 4})
 
 names = if System.argv() == [], do: ["tiny"], else: System.argv()
+
+for name <- names, not is_map_key(shapes, name) do
+  raise ArgumentError, "expected a shape among #{Enum.map_join(shapes, ", ", &elem(&1, 0))}, got: #{name}"
+end
+
 algorithms = [:blelloch, :hillis_steele, :cumsum, :sequential]
 in_elixir? = elem(Nx.default_backend(), 0) == Nx.BinaryBackend
 

@@ -4,11 +4,25 @@
 # on with all of them in one batch. The model is small and untrained: everything but the scan runs in Nx's own backend.
 alias ExPhil.Native.Mamba
 
+if not Code.ensure_loaded?(Mamba.Serving),
+  do: raise("this example wants Axon, and Nx 0.11 or newer: mix local.hex, mix deps.get")
+
+words = for word <- System.argv(), do: Integer.parse(word)
+
 [games, seconds] =
-  case System.argv() do
-    [] -> [8, 3]
-    [games] -> [String.to_integer(games), 3]
-    [games, seconds] -> [String.to_integer(games), String.to_integer(seconds)]
+  case words do
+    [] ->
+      [8, 3]
+
+    [{games, ""}] when games > 0 ->
+      [games, 3]
+
+    [{games, ""}, {seconds, ""}] when games > 0 and seconds > 0 ->
+      [games, seconds]
+
+    _ ->
+      IO.puts(:stderr, "mix run examples/games.exs [games] [seconds], numbers above 0")
+      System.halt(2)
   end
 
 frame_us = div(1_000_000, 60)

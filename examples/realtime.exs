@@ -185,8 +185,12 @@ end
 types = [seconds: :float, backend: :string, batch: :integer, seq: :integer, dim: :integer, state: :integer]
 {flags, words, unknown} = OptionParser.parse(System.argv(), strict: types)
 
-if words != [] or unknown != [] do
-  IO.puts(:stderr, "flags: " <> Enum.map_join(types, " ", fn {name, type} -> "--#{name} #{type}" end))
+if words != [] or unknown != [] or Enum.any?(flags, fn {_name, value} -> is_number(value) and value <= 0 end) do
+  IO.puts(
+    :stderr,
+    "flags, with numbers above 0: " <> Enum.map_join(types, " ", fn {name, type} -> "--#{name} #{type}" end)
+  )
+
   System.halt(2)
 end
 

@@ -8,8 +8,17 @@
 
 alias ExPhil.Native.{Mamba, Tensor}
 
-{flags, []} = OptionParser.parse!(System.argv(), strict: [epochs: :integer, backend: :string])
-backend = if name = flags[:backend], do: String.to_existing_atom(name)
+if not Code.ensure_loaded?(Axon), do: raise("this example wants Nx and Axon: mix local.hex, mix deps.get")
+
+{flags, words, unknown} = OptionParser.parse(System.argv(), strict: [epochs: :integer, backend: :string])
+
+if words != [] or unknown != [] or (flags[:epochs] || 1) < 1 do
+  IO.puts(:stderr, "flags: --epochs integer, above 0, --backend string")
+  System.halt(2)
+end
+
+# The same words as the environment variable takes.
+if flags[:backend], do: System.put_env("EXPHIL_SCAN_BACKEND", flags[:backend])
 batch = 40
 
 load = fn file, set ->
@@ -29,8 +38,7 @@ model =
     state_size: 8,
     num_layers: 1,
     window_size: 8,
-    block: :mamba_ssm,
-    scan: [backend: backend]
+    block: :mamba_ssm
   )
   |> Axon.dense(10, name: "head")
   |> Axon.softmax()
