@@ -53,15 +53,19 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
     end
   end
 
-  # A library needs a libc that is no older than where it was linked.
+  # A library needs a libc that is no older than where it was linked. Of the system's name the vendor is left out, which
+  # only says who built this Erlang.
   defp system do
+    [machine | _] = :erlang.system_info(:system_architecture) |> to_string() |> String.split("-")
+    {_family, name} = :os.type()
+
     libc =
       case System.find_executable("getconf") do
         nil -> ""
         getconf -> getconf |> System.cmd(["GNU_LIBC_VERSION"], stderr_to_stdout: true) |> elem(0)
       end
 
-    String.trim("#{:erlang.system_info(:system_architecture)} #{libc}")
+    String.trim("#{machine} #{name} #{libc}")
   end
 
   defp sources do
