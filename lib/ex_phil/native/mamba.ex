@@ -220,7 +220,8 @@ if Code.ensure_loaded?(Axon) do
     @doc """
     The parameters of a `block: :mamba_ssm` model from a safetensors file with the names of mamba_ssm or of Hugging Face
     (`layers.0.mixer.A_log`, `backbone.layers.0.mixer.A_log`): a map for the first of the functions that `Axon.build/2`
-    returns, `init.(template, Axon.ModelState.new(map))`, which adds what the file lacks.
+    returns, `init.(template, Axon.ModelState.new(map))`, which adds what the file has none of, as a head. The model must be
+    whole: one in several files wants to be made one first.
     `embedding` becomes `"input_projection"`, `norm_f` and `head` keep their names; what else is beside the layers is left.
 
     Of a model of language, the table of the embedding is the kernel of `"input_projection"`, whose bias remains zero, and
@@ -232,8 +233,9 @@ if Code.ensure_loaded?(Axon) do
         |> ExPhil.Native.Mamba.build()
         |> Axon.dense(50_280, name: "head", use_bias: false)
 
-    Raises `ArgumentError` where the file holds no such layers, or layers of which more is known there than here, as those
-    of Mamba-2, and as `ExPhil.Native.Tensor.load_safetensors/1` does.
+    Raises `ArgumentError` where the file holds no such layers, or lacks a tensor of them or `norm_f`, or holds layers of which
+    more is known there than here, as those of Mamba-2, and as `ExPhil.Native.Tensor.load_safetensors/1` does. A Falcon-Mamba is read
+    and computes something else: it norms B, C and dt, of which its file says nothing.
     """
     @spec load_safetensors(Path.t()) :: %{String.t() => %{String.t() => Nx.Tensor.t()}}
     def load_safetensors(path), do: Weights.load(path)

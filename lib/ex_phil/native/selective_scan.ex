@@ -457,7 +457,8 @@ defmodule ExPhil.Native.SelectiveScan do
   frame, bare or with `:d`, `:z`, `:dt_bias` and `:dt_softplus`, in the sizes of common models. They serve where NVRTC is
   not there; on devices of compute capability 9.0 and newer with a driver of CUDA 13 they go before it, because the
   driver, which keeps what it has made on disk itself, translates them in half the time. `EXPHIL_NVRTC=none` leaves NVRTC
-  alone, `EXPHIL_KERNELS=/file` names other packed kernels, and a file that is not there none.
+  alone, `EXPHIL_KERNELS=/file` names other packed kernels, and a file that is not there none. Both, and `XDG_CACHE_HOME`, are read from
+  the environment that the BEAM was started with, not from what `System.put_env/2` makes of it.
 
   ## Examples
 

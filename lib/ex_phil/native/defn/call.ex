@@ -6,6 +6,7 @@ if Code.ensure_loaded?(Nx) do
     alias ExPhil.Native.Defn.{Operation, Pairs, Vectors}
     alias ExPhil.Native.SelectiveScan.{Backend, Check, Options}
     alias ExPhil.Native.Tensor
+    import Nx.Defn.Kernel, only: [custom_grad: 3]
 
     @doc "Whether a call with these tensors, by name, can only be expressed, or has axes that only Nx knows."
     def here?(tensors), do: Enum.any?(tensors, fn {_, tensor} -> expression?(tensor) or vectorized?(tensor) end)
@@ -36,7 +37,7 @@ if Code.ensure_loaded?(Nx) do
     end
 
     defp in_defn(tensors, fun) do
-      traced = fn tensors -> tensors |> each(&Nx.Defn.Expr.tensor/1) |> fun.() end
+      traced = fn tensors -> tensors |> each(&expr/1) |> fun.() end
       run = fn conflict -> Nx.Defn.jit_apply(traced, [each(tensors, &to_nx/1)], on_conflict: conflict) end
       tracing? = match?({Nx.Defn.Expr, _}, Nx.default_backend())
 
@@ -46,6 +47,13 @@ if Code.ensure_loaded?(Nx) do
       else
         run.(:reuse)
       end
+    end
+
+    # A constant of an expression has no vectorized axes in it: the evaluator takes them for axes of the tensor.
+    defp expr(%{vectorized_axes: []} = tensor), do: Nx.Defn.Expr.tensor(tensor)
+
+    defp expr(%{vectorized_axes: axes} = tensor) do
+      tensor |> Nx.devectorize(keep_names: false) |> Nx.Defn.Expr.tensor() |> Nx.vectorize(axes)
     end
 
     defp expressed?({tensors, upstream}), do: expressed?(tensors) or expressed?(upstream)
@@ -62,7 +70,8 @@ if Code.ensure_loaded?(Nx) do
     defp expression(form, tensors, options) do
       {scan, vectorized} = tensors |> as_frames(form) |> Vectors.fold()
       pairs = Map.new(scan, fn {name, tensor} -> {name, Pairs.from_complex(tensor)} end)
-      {y, state} = run(pairs, %{options | bidirectional: both_ways?(options, form)})
+      vectorized? = Enum.any?(tensors, fn {_name, tensor} -> vectorized?(tensor) end)
+      {y, state} = run(pairs, %{options | bidirectional: both_ways?(options, form)}, vectorized?)
       state = if Pairs.complex?(scan.a), do: Pairs.to_complex(state), else: state
       {y |> restored(:y, vectorized) |> as_given(form), restored(state, :final_state, vectorized)}
     end
@@ -101,11 +110,29 @@ if Code.ensure_loaded?(Nx) do
     # Not known to the compiler where Nx cannot call out of an expression.
     @block ExPhil.Native.Defn.Block
 
-    defp run(pairs, options) do
-      case Backend.in_defn(options) do
-        :native -> apply(@block, :scan, [pairs, options])
-        :nx -> in_nx(pairs, options)
+    defp run(pairs, options, vectorized?) do
+      case {Backend.in_defn(options), vectorized?} do
+        {:native, _} -> apply(@block, :scan, [pairs, options])
+        {:nx, false} -> in_nx(pairs, options)
+        {:nx, true} -> with_own_gradient(pairs, options)
       end
+    end
+
+    # Nx's gradient of a program counts the axes that the program's result is vectorized over, also within a scan, which has
+    # them in its batch. So the scan's is asked for apart.
+    defp with_own_gradient(pairs, options) do
+      {seq_idx, inputs} = Map.split(pairs, [:seq_idx])
+      names = Map.keys(inputs)
+
+      custom_grad(in_nx(pairs, options), Enum.map(names, &inputs[&1]), fn {dy, dstate} ->
+        gradients =
+          Nx.Defn.grad(inputs, fn inputs ->
+            {y, state} = inputs |> Map.merge(seq_idx) |> in_nx(options)
+            Nx.add(Nx.sum(Nx.multiply(y, dy)), Nx.sum(Nx.multiply(state, dstate)))
+          end)
+
+        Enum.map(names, &gradients[&1])
+      end)
     end
 
     defp in_nx(pairs, options) do
@@ -125,31 +152,19 @@ if Code.ensure_loaded?(Nx) do
 
     # Of y·dy + final_state·dfinal_state. Nx's gradients are the conjugates of PyTorch's.
     defp gradients(tensors, upstream, options) do
-      {seq_idx, differentiable} = Map.split(tensors, [:seq_idx])
-      {inputs, restored} = differentiable(differentiable, Backend.in_defn(options))
+      {seq_idx, inputs} = Map.split(tensors, [:seq_idx])
 
       inputs
       |> Nx.Defn.grad(fn inputs ->
-        {y, final_state} = expression(:scan, inputs |> each(restored) |> Map.merge(seq_idx), options)
+        {y, final_state} = expression(:scan, Map.merge(inputs, seq_idx), options)
         loss = Nx.add(inner(y, upstream.dy, :dy), inner(final_state, upstream[:dfinal_state], :dfinal_state))
         loss |> Nx.devectorize() |> Nx.sum()
       end)
       |> Map.new(fn {name, gradient} ->
         gradient = if Pairs.complex?(gradient), do: Nx.conjugate(gradient), else: gradient
-        {name, gradient |> Nx.as_type(Nx.type(tensors[name])) |> restored.()}
+        {name, Nx.as_type(gradient, Nx.type(tensors[name]))}
       end)
     end
-
-    # What is differentiated, and what makes tensors of the scan of it. Nx's own gradient loses vectorized axes on the way
-    # through a scan that is written in Nx, so there they are axes like others, of every tensor.
-    defp differentiable(tensors, :nx) do
-      {names, values} = Enum.unzip(tensors)
-      [first | _] = values = Nx.broadcast_vectors(values)
-      plain = names |> Enum.zip(values) |> Map.new() |> each(&Nx.devectorize(&1, keep_names: false))
-      {plain, &Nx.vectorize(&1, first.vectorized_axes)}
-    end
-
-    defp differentiable(tensors, :native), do: {tensors, & &1}
 
     # As pairs: either may be complex, with the numbers of the other in pairs.
     defp inner(_output, nil, _name), do: 0.0

@@ -27,9 +27,13 @@ if Code.ensure_loaded?(Nx) do
 
     @doc "The states after every frame, of expressions."
     def states(algorithm, decay, input, fresh) do
-      states = run(algorithm, decay, input, fresh)
+      algorithm |> run(decay, input, fresh) |> differentiable(algorithm, decay, input, fresh)
+    end
 
+    defp differentiable(states, algorithm, decay, input, fresh) do
       custom_grad(states, [decay, input], fn g ->
+        # A gradient of this gradient comes to them again.
+        states = differentiable(states, algorithm, decay, input, fresh)
         # The decay of the frame that comes next; nothing comes after the last.
         next = shift(decay, -1, 0)
         adjoint = states(algorithm, flip(next), flip(g), fresh && fresh |> shift(-1, 1) |> flip()) |> flip()

@@ -29,6 +29,9 @@ if Code.ensure_loaded?(Axon) do
     # Of models of language, and of Hugging Face.
     @other_names %{"embeddings.weight" => "embedding.weight", "lm_head.weight" => "head.weight"}
 
+    # Convolutions may have none.
+    @optional ["mixer.conv1d.bias"]
+
     def load(path) do
       tensors = for {name, tensor} <- Tensor.load_safetensors(path), into: %{}, do: {plain(name), tensor}
       {table, others} = table(tensors)
@@ -38,11 +41,28 @@ if Code.ensure_loaded?(Axon) do
           layers -> put_in(layers, [Access.key(layer, %{}), parameter], to_axon(tensor, parameter))
         end
 
-      if not is_map_key(parameters, "mamba_block_1_ssm") do
+      whole!(Map.keys(tensors), path)
+      parameters
+    end
+
+    # What is lacking would be there at random.
+    defp whole!(names, path) do
+      layers = for "layers." <> rest <- names, do: rest |> Integer.parse() |> elem(0)
+
+      if layers == [] do
         raise ArgumentError, "expected #{path} to hold layers of a Mamba, layers.0.mixer.A_log and so on"
       end
 
-      parameters
+      of_layer = Map.keys(@of_block) -- @optional
+      wanted = for index <- 0..Enum.max(layers), name <- of_layer, do: "layers.#{index}.#{name}"
+
+      with [_ | _] = lacking <- Enum.sort(["norm_f.weight" | wanted] -- names) do
+        {first, others} = Enum.split(lacking, 3)
+        more = if others == [], do: "", else: " and #{length(others)} more"
+
+        raise ArgumentError,
+              "expected #{path} to hold a whole model, got none of: #{Enum.join(first, ", ")}#{more}"
+      end
     end
 
     defp plain(name) do

@@ -300,6 +300,28 @@ if Code.ensure_loaded?(Nx) do
       assert second.(:nx) |> Nx.abs() |> Nx.sum() |> Nx.to_number() > 0
     end
 
+    test "second derivatives in Nx are slopes of the first, by every algorithm" do
+      inputs = inputs(batch: 1, seq: 5, dim: 2, state: 2)
+
+      loss = fn a, algorithm ->
+        [inputs.x, inputs.dt, a, inputs.b, inputs.c]
+        |> Kernel.++([[backend: :nx, algorithm: algorithm]])
+        |> then(&apply(SelectiveScan, :scan, &1))
+        |> Nx.sin()
+        |> Nx.sum()
+      end
+
+      first = fn a, algorithm -> Nx.Defn.grad(a, &loss.(&1, algorithm)) |> Nx.sum() end
+      step = Nx.multiply(Nx.sin(Nx.add(Nx.iota({2, 2}), 1)), 1.0e-5)
+      [above, below] = for move <- [&Nx.add/2, &Nx.subtract/2], do: first.(move.(inputs.a, step), :blelloch)
+      slope = Nx.divide(Nx.subtract(above, below), 2)
+
+      for algorithm <- [:blelloch, :hillis_steele, :cumsum, :sequential] do
+        second = Nx.Defn.grad(inputs.a, &first.(&1, algorithm))
+        close!(Nx.multiply(Nx.sum(Nx.multiply(second, step)), 1.0e5), Nx.multiply(slope, 1.0e5), 1.0e-7)
+      end
+    end
+
     describe "vectorized tensors" do
       test "of one model join the batch" do
         inputs = inputs()
@@ -344,6 +366,40 @@ if Code.ensure_loaded?(Nx) do
             close!(Nx.devectorize(loss)[index], loss(%{inputs | a: a}))
             close!(Nx.devectorize(gradients.a)[index], gradients(%{inputs | a: a}).a)
           end
+        end
+      end
+
+      @tag :vectorized_grad
+      test "have the gradients in Nx that they have natively, whichever they are asked for" do
+        inputs = inputs()
+        xs = for(factor <- 1..3, do: Nx.multiply(inputs.x, factor)) |> Nx.stack() |> Nx.vectorize(:game)
+        as = for(factor <- 1..3, do: Nx.multiply(inputs.a, factor)) |> Nx.stack() |> Nx.vectorize(:game)
+
+        for {x, a} <- [{xs, inputs.a}, {xs, as}, {inputs.x, as}] do
+          [native, in_nx] =
+            for backend <- [:cpu, :nx] do
+              Nx.Defn.grad({x, a}, fn {x, a} ->
+                Nx.sum(SelectiveScan.scan(x, inputs.dt, a, inputs.b, inputs.c, backend: backend))
+              end)
+            end
+
+          for at <- 0..1 do
+            assert elem(in_nx, at).vectorized_axes == elem(native, at).vectorized_axes
+            [got, wanted] = for gradients <- [in_nx, native], do: gradients |> elem(at) |> Nx.devectorize()
+            close!(got, wanted)
+          end
+        end
+      end
+
+      test "are constants, too, where others are arguments" do
+        inputs = inputs()
+
+        [x, a] =
+          for tensor <- [inputs.x, inputs.a], do: tensor |> List.duplicate(3) |> Nx.stack() |> Nx.vectorize(:game)
+
+        for backend <- [:cpu, :nx] do
+          scan = fn a -> SelectiveScan.scan(x, inputs.dt, a, inputs.b, inputs.c, backend: backend) end
+          close!(Nx.devectorize(Nx.Defn.jit(scan).(a)), Nx.devectorize(scan.(a)))
         end
       end
 
