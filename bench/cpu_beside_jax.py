@@ -6,11 +6,13 @@ JAX runs the recurrence as `lax.scan` (sequential) and as `lax.associative_scan`
 gradients; ours is `cargo bench --bench cpu`. Medians, float32, random inputs, the shapes that are played.
 """
 import json
+import os
 import pathlib
 import statistics
 import subprocess
 import time
 
+os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import jax.numpy as jnp
 
@@ -18,6 +20,7 @@ from peers.jax_recurrence import associative, sequential
 from peers.registry import SHAPES
 
 NATIVE = pathlib.Path(__file__).resolve().parent.parent / "native"
+TARGET = NATIVE / os.environ.get("CARGO_TARGET_DIR", "target")
 NAMES = ("realtime", "one game")
 
 
@@ -34,7 +37,7 @@ def median_ms(function, arguments, seconds=3.0):
 def ours_ms(direction, shape):
     command = ["cargo", "bench", "--quiet", "--bench", "cpu", "--", f"^{direction}/{shape}$", "--noplot"]
     subprocess.run(command, cwd=NATIVE, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    folder = NATIVE / "target" / "criterion" / direction / shape.replace(" ", "_")
+    folder = TARGET / "criterion" / direction / shape.replace(" ", "_")
     if not folder.exists():
         folder = folder.with_name(shape)
     return json.loads((folder / "new" / "estimates.json").read_text())["median"]["point_estimate"] / 1e6

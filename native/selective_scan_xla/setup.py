@@ -20,7 +20,8 @@ def native_library() -> pathlib.Path:
             "selective_scan_jax has a native library, and cargo, which builds it, is not on the path: install Rust "
             "1.91 or newer (https://rustup.rs), or let EXPHIL_XLA_LIBRARY name a library that is built already"
         )
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", FOLDER.parent / "target"))
+    # Where it is relative, cargo takes it from where it runs.
+    target = FOLDER.parent / os.environ.get("CARGO_TARGET_DIR", "target")
     command = ["cargo", "build", "--release", "--locked", "--package", "selective_scan_xla", "--target-dir", target]
     subprocess.run(command, cwd=FOLDER.parent, check=True)
     for name in ("libselective_scan_xla.so", "libselective_scan_xla.dylib"):
@@ -37,7 +38,7 @@ class BuildWithLibrary(build_py):
         if self.editable_mode:
             package = FOLDER / "selective_scan_jax"
         package.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(library, package / library.name)
+        shutil.copy2(library, package / f"libselective_scan_xla{library.suffix}")
 
 
 class NativeDistribution(Distribution):

@@ -83,6 +83,9 @@ class Call:
 
     def words(self, shapes: dict[str, tuple[str, Sequence[int]]]) -> str:
         """The problem in the words of the native library, from the types and shapes of its inputs."""
+        for name, (_, shape) in shapes.items():
+            if not all(isinstance(axis, int) for axis in shape):
+                raise ValueError(f"expected {name} to have a shape of numbers, got: {tuple(shape)}")
         inputs = [f"{name}={kind}[{','.join(map(str, shape))}]" for name, (kind, shape) in shapes.items()]
         options = [f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in self.attributes().items()]
         return " ".join(inputs + options)
@@ -190,7 +193,8 @@ def _partitioned_by_xla(call: Call) -> Function:
         return mesh, local, [place(n) for n in call.results], tuple(place(n) for n in call.operands)
 
     rule = [", ".join(" ".join(call.axes(name)) for name in names) for names in (call.operands, call.results)]
-    whole = tuple(axis for axis in "lnghrkw" if axis in " ".join(rule))
+    # The partitioner wants them in the order in which they first appear.
+    whole = tuple(axis for axis in dict.fromkeys(" ".join(rule)) if axis in "lnghrkw")
     partitioned = custom_partitioning(function)
     partitioned.def_partition(partition, sharding_rule=" -> ".join(rule), need_replication_factors=whole)
     return partitioned

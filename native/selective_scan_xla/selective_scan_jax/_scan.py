@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType
 
 from . import _library
 from ._call import Call, batched_call, kind_of, scratch_of, varying_together
@@ -85,6 +87,8 @@ def selective_scan(
     given = {"x": x, "dt": dt, "a": a, "b": b, "c": c, "d": d, "z": z, "dt_bias": dt_bias}
     given |= {"initial_state": initial_state, "seq_idx": seq_idx}
     arrays = {name: jnp.asarray(value) for name, value in given.items() if value is not None}
+    if arrays["a"].ndim != 2:
+        raise ValueError(f"expected a to have shape (dim, state), got: {arrays['a'].shape}")
     is_complex = jnp.iscomplexobj(arrays["a"])
     constant = tuple(name for name in ("b", "c") if arrays[name].ndim == 2)
     call = Call(
@@ -95,10 +99,10 @@ def selective_scan(
         constant=constant,
         method=method,
         coefficients=coefficients,
-        bidirectional=(method == "poly") if bidirectional is None else bool(bidirectional),
-        reverse=bool(reverse),
-        dt_softplus=bool(dt_softplus),
-        dt_limit=None if dt_limit is None else (float(dt_limit[0]), float(dt_limit[1])),
+        bidirectional=(method == "poly") if bidirectional is None else _flag("bidirectional", bidirectional),
+        reverse=_flag("reverse", reverse),
+        dt_softplus=_flag("dt_softplus", dt_softplus),
+        dt_limit=None if dt_limit is None else _limit(dt_limit),
     )
     if is_complex:
         for name in filter(arrays.__contains__, _COMPLEX_INPUTS):
@@ -116,12 +120,27 @@ def selective_scan(
     return y, (jax.lax.complex(state[..., 0], state[..., 1]) if is_complex else state)
 
 
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"expected {name} to be a bool, got: {value!r}")
+    return bool(value)
+
+
+def _limit(dt_limit: object) -> tuple[float, float]:
+    try:
+        least, greatest = (float(value) for value in dt_limit)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected dt_limit to be (least, greatest), two numbers, got: {dt_limit!r}") from None
+    return least, greatest
+
+
 def _components(name: str, array: Array, dtype: jnp.dtype) -> Array:
-    """A complex array with its components on a last axis. They have the type of x in b and c."""
+    """A complex array with its components on a last axis. Where x has 16 bits, which no complex number has, those of b and
+    c are rounded to its type."""
     if not jnp.iscomplexobj(array):
         raise ValueError(f"expected {name} to be complex where a is complex, got: {kind_of(array)}")
     components = jnp.stack([array.real, array.imag], axis=-1)
-    return components.astype(dtype) if name in ("b", "c") else components
+    return components.astype(dtype) if name in ("b", "c") and dtype.itemsize == 2 else components
 
 
 @functools.cache
@@ -147,6 +166,11 @@ def _differentiable(call: Call) -> Callable[..., list[Array]]:
         backward_call = call.backward(upstream)
         gradients = batched_call(backward_call)(*operands, *cotangents, *kept)
         named = dict(zip(backward_call.results, gradients))
+        # Where types say how arrays are cut, a gradient has the type of its operand.
+        for name, operand in zip(call.operands, operands):
+            sharding = jax.typeof(operand).sharding
+            if name in named and AxisType.Explicit in sharding.mesh.axis_types:
+                named[name] = jax.reshard(named[name], sharding)
         return tuple(named.get(name) for name in call.operands)
 
     scan.defvjp(forward, backward)

@@ -106,6 +106,10 @@ WRONG = (
     (lambda v: v, {"method": "zho"}, "expected method to be one of"),
     (lambda v: v, {"coefficients": "taylor"}, "expected coefficients to be :exact"),
     (lambda v: v, {"dt_limit": (1.0, 0.0)}, "expected dt_limit to be"),
+    (lambda v: v, {"dt_limit": (0.1, 1.0, 5.0)}, "expected dt_limit to be \\(least, greatest\\), two numbers"),
+    (lambda v: v, {"dt_limit": 0.1}, "expected dt_limit to be \\(least, greatest\\), two numbers, got: 0.1"),
+    (lambda v: v, {"reverse": "no"}, "expected reverse to be a bool, got: 'no'"),
+    (lambda v: v | {"a": jnp.zeros((8, 4, 2))}, {}, "expected a to have shape \\(dim, state\\), got: \\(8, 4, 2\\)"),
 )
 
 

@@ -120,6 +120,27 @@ def test_a_program_over_a_mesh_keeps_the_arrays_cut(kind, layout, bidirectional)
     assert got[1]["dt"].sharding.spec == specs["dt"]
 
 
+@pytest.mark.parametrize("layout", ("frame", "groups", "mixed"))
+def test_complex_states_over_a_mesh(layout):
+    m = mesh(AxisType.Auto, (4, 1))
+    arrays = random(6, batch=8, layout=layout, is_complex=True)
+    cut = {n: jax.device_put(v, NamedSharding(m, P("rows") if n in ("x", "dt", "z") else P())) for n, v in arrays.items()}
+    assert_close(jax.jit(of_loss)(cut), of_loss(arrays), 1e-13)
+
+
+@pytest.mark.parametrize("names", (("x",), ("x", "dt"), ("x", "dt", "b", "c")))
+def test_parameters_that_are_not_cut_have_gradients_that_are_not(names):
+    m = mesh(AxisType.Explicit)
+    arrays = random(7, batch=8)
+    spec = lambda v: P("rows", None, "channels") if v.shape == arrays["x"].shape else P("rows")
+    cut = {n: jax.device_put(v, NamedSharding(m, spec(v) if n in names else P())) for n, v in arrays.items()}
+    with jax.set_mesh(m):
+        got = jax.jit(of_loss)(cut)
+    assert_close(got, of_loss(arrays), 1e-13)
+    for name, gradient in got[1].items():
+        assert gradient.sharding.is_equivalent_to(cut[name].sharding, gradient.ndim), name
+
+
 def test_what_cannot_be_cut_is_gathered():
     m = mesh(AxisType.Auto)
     arrays = random(3, batch=3, dim=6, seq=9)
