@@ -220,8 +220,8 @@ if Code.ensure_loaded?(Axon) do
     @doc """
     The parameters of a `block: :mamba_ssm` model from a safetensors file with the names of mamba_ssm or of Hugging Face
     (`layers.0.mixer.A_log`, `backbone.layers.0.mixer.A_log`): a map for the first of the functions that `Axon.build/2`
-    returns, `init.(template, Axon.ModelState.new(map))`, which adds what the file has none of, as a head. The model must be
-    whole: one in several files wants to be made one first.
+    returns, `init.(template, Axon.ModelState.new(map))`, which adds what the file has none of, as a head. Of a model in
+    several files, as Hugging Face has large ones, give the list of them.
     `embedding` becomes `"input_projection"`, `norm_f` and `head` keep their names; what else is beside the layers is left.
 
     Of a model of language, the table of the embedding is the kernel of `"input_projection"`, whose bias remains zero, and
@@ -237,7 +237,7 @@ if Code.ensure_loaded?(Axon) do
     more is known there than here, as those of Mamba-2, and as `ExPhil.Native.Tensor.load_safetensors/1` does. A Falcon-Mamba is read
     and computes something else: it norms B, C and dt, of which its file says nothing.
     """
-    @spec load_safetensors(Path.t()) :: %{String.t() => %{String.t() => Nx.Tensor.t()}}
+    @spec load_safetensors(Path.t() | [String.t(), ...]) :: %{String.t() => %{String.t() => Nx.Tensor.t()}}
     def load_safetensors(path), do: Weights.load(path)
   end
 end

@@ -74,7 +74,7 @@ if Code.ensure_loaded?(Axon) do
         write(dir, of_layer |> Map.put("backbone.norm_f.weight", Nx.broadcast(1.0, {4})) |> Map.merge(others))
       end
 
-      defp write(dir, tensors) do
+      defp write(dir, tensors, name \\ "model.safetensors") do
         {entries, data} =
           Enum.map_reduce(tensors, <<>>, fn {name, tensor}, data ->
             all = data <> Nx.to_binary(tensor)
@@ -84,7 +84,7 @@ if Code.ensure_loaded?(Axon) do
           end)
 
         header = "{" <> Enum.join(entries, ",") <> "}"
-        path = Path.join(dir, "model.safetensors")
+        path = Path.join(dir, name)
         File.write!(path, [<<byte_size(header)::64-little>>, header, data])
         path
       end
@@ -113,6 +113,18 @@ if Code.ensure_loaded?(Axon) do
           parameters = init.(Nx.to_template(frames), Axon.ModelState.new(loaded))
           close!(predict.(parameters, frames), wanted(head), 1.0e-4)
         end
+      end
+
+      test "may be in several files", %{tmp_dir: dir} do
+        whole = file(dir, %{"backbone.embeddings.weight" => @table, "lm_head.weight" => @head})
+        tensors = for {name, tensor} <- Tensor.load_safetensors(whole), into: %{}, do: {name, Tensor.to_nx(tensor)}
+        {first, second} = Map.split(tensors, tensors |> Map.keys() |> Enum.take_every(2))
+
+        paths =
+          for {part, name} <- [{first, "1.safetensors"}, {second, "2.safetensors"}], do: write(dir, part, name)
+
+        assert Mamba.load_safetensors(paths) == Mamba.load_safetensors(whole)
+        assert_raise ArgumentError, ~r/a whole model/, fn -> Mamba.load_safetensors(tl(paths)) end
       end
 
       test "is refused where it is not whole", %{tmp_dir: dir} do

@@ -32,8 +32,16 @@ if Code.ensure_loaded?(Axon) do
     # Convolutions may have none.
     @optional ["mixer.conv1d.bias"]
 
-    def load(path) do
-      tensors = for {name, tensor} <- Tensor.load_safetensors(path), into: %{}, do: {plain(name), tensor}
+    def load([path | _] = paths) when is_binary(path),
+      do: paths |> Enum.map(&tensors/1) |> read(Enum.join(paths, ", "))
+
+    def load(path), do: read([tensors(path)], path)
+
+    defp tensors(path),
+      do: for({name, tensor} <- Tensor.load_safetensors(path), into: %{}, do: {plain(name), tensor})
+
+    defp read(of_files, path) do
+      tensors = Enum.reduce(of_files, &Map.merge/2)
       {table, others} = table(tensors)
 
       parameters =
