@@ -47,21 +47,19 @@ pub fn forward(frame: &Frame<'_>, call: Forward) -> Result<(), Error> {
     let workspace = workspace_of(device, &problem, Pass::Forward, workspace)?;
     let inputs = inputs.map(|_, tensor| address(&tensor));
     let outputs = outputs.map(|_, tensor| address(&tensor));
-    let boundary_shape = cuda::boundary_shape(&problem);
-    let (kept, others): (Option<Tensor>, Option<Tensor>) = match boundary_states {
-        Some(states) if states.shape == boundary_shape => (Some(states), None),
-        others => (None, others),
+    let kept = match boundary_states {
+        Some(states) if states.shape == cuda::boundary_shape(&problem) => Some(address(&states)),
+        Some(states) => {
+            // Cut for another backend: the backward pass will not read them here, but they are a result.
+            // SAFETY: as below.
+            unsafe { device.enqueue_zeros(stream, address(&states), states.len())? };
+            None
+        }
+        None => None,
     };
     // SAFETY: XLA's memory on the device of the call, as long as the checked types and shapes say. It stays until the
     // stream has run what is enqueued.
-    unsafe {
-        if let Some(states) = others {
-            // Cut for another backend: the backward pass will not read them here, but they are a result.
-            device.enqueue_zeros(stream, address(&states), states.len())?;
-        }
-        let kept = kept.as_ref().map(address);
-        device.enqueue_forward(stream, &problem, inputs, outputs, kept, workspace)
-    }
+    unsafe { device.enqueue_forward(stream, &problem, inputs, outputs, kept, workspace) }
 }
 
 /// Loads the kernels of a backward call.
