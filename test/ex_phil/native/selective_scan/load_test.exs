@@ -2,6 +2,9 @@ defmodule ExPhil.Native.SelectiveScan.LoadTest do
   # Many calls: at once, and one after the other.
   use ExUnit.Case, async: false
 
+  # Seconds by themselves, and more than ExUnit's minute where others want the same cores.
+  @moduletag timeout: 600_000
+
   import ExPhil.Native.Scans
   alias ExPhil.Native.SelectiveScan
 
