@@ -14,7 +14,7 @@ pub enum Argument {
     Nowhere,
     /// `{a, b}`
     Vector(Vec<Argument>),
-    /// `a|p`: two results.
+    /// `a|p`: two results, the first of which may be one that nobody wants.
     Pair(Operand, Operand),
     /// `[a+8]`
     Address(Address),
@@ -69,6 +69,7 @@ const FORMS: &[(&str, &[&str], usize)] = &[
     ("shfl", &["sync", "up", "down", "bfly", "idx"], 5),
     ("vote", &["sync", "all", "any", "ballot"], 3),
     ("redux", &["sync", "or"], 3),
+    ("elect", &["sync"], 2),
     ("bar", &["sync"], 1),
     ("bar", &["warp", "sync"], 1),
     ("bar", &["red", "and", "or"], 3),
@@ -155,7 +156,7 @@ pub fn decode(module: &mut Module, instruction: &str, arguments: &[Argument]) ->
         "prefetch" | "griddepcontrol" | "fence" => Ok(Operation::Nothing),
         "ret" => Ok(Operation::Return),
         "ld" | "st" | "atom" | "red" => parts.access(),
-        "shfl" | "vote" | "redux" | "bar" => parts.meeting(),
+        "shfl" | "vote" | "redux" | "elect" | "bar" => parts.meeting(),
         "mbarrier" => parts.barrier(),
         "cp" => parts.copy(),
         "mov" => parts.movement(module),
@@ -289,6 +290,15 @@ impl Parts<'_> {
                 to: self.written(0)?,
                 from: self.read(1)?,
                 members: self.read(2)?,
+            },
+            "elect" => match self.arguments.first() {
+                Some(Argument::Pair(_, Operand::Register(to))) => Operation::Vote {
+                    reduction: Reduction::Lowest,
+                    to: *to,
+                    from: Operand::Constant(1),
+                    members: self.read(1)?,
+                },
+                other => return Err(format!("{other:?} says of no lane that it is elected")),
             },
             _ if self.has("warp") => Operation::WarpBarrier { members: self.read(0)? },
             _ if self.has("red") => {

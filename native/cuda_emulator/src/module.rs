@@ -149,6 +149,8 @@ pub enum Reduction {
     Any,
     Ballot,
     Or,
+    /// Whether a lane is the lowest of those that say so.
+    Lowest,
 }
 
 /// A function of every lane's operands; those that it has no use for are zero.

@@ -538,7 +538,10 @@ impl<'a> Parser<'a> {
             }
             "_" => {
                 self.at += 1;
-                Ok(Argument::Nowhere)
+                match self.takes("|") {
+                    true => Ok(Argument::Pair(Operand::Constant(0), self.operand()?)),
+                    false => Ok(Argument::Nowhere),
+                }
             }
             "!" => {
                 self.at += 1;

@@ -472,13 +472,15 @@ impl Warp {
                     }
                 }
                 Operation::Vote { reduction, to, .. } => {
-                    let value = match reduction {
-                        Reduction::All => u64::from(votes == here),
-                        Reduction::Any => u64::from(votes != 0),
-                        Reduction::Ballot => u64::from(votes),
-                        Reduction::Or => u64::from(union),
+                    let lowest = votes.trailing_zeros() as usize;
+                    let values = match reduction {
+                        Reduction::All => [u64::from(votes == here); LANES],
+                        Reduction::Any => [u64::from(votes != 0); LANES],
+                        Reduction::Ballot => [u64::from(votes); LANES],
+                        Reduction::Or => [u64::from(union); LANES],
+                        Reduction::Lowest => std::array::from_fn(|lane| u64::from(lane == lowest)),
                     };
-                    self.set(to, lanes, &[value; LANES]);
+                    self.set(to, lanes, &values);
                 }
                 _ => self.meet_again(),
             }

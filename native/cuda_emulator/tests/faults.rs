@@ -180,6 +180,7 @@ fn threads_meet() {
         if thread < 32 { !0 } else { 1 }
     });
     expect("redux.sync.or.b32 %value, %tid, -1;", |thread| thread / 32 * 32 + 31);
+    expect("elect.sync _|%p1, -1; selp.b32 %value, 1, 0, %p1;", |thread| (thread % 32 == 0).into());
     expect("setp.eq.u32 %p1, %tid, 40; bar.red.or.pred %p2, 0, %p1; selp.b32 %value, 1, 0, %p2;", |_| 1);
     // At two instructions that ask for the same.
     let apart = format!(

@@ -113,9 +113,9 @@ static_assert(sizeof(Arguments) == ARGUMENTS_BYTES, "the host has the same field
 #define PASS_WIDTH (SLOT_WIDTH * ROUNDS)
 
 // What is carried over a chunk: what the decays of all its frames leave of it, and what the chunk adds, `end`. A chunk that
-// resets forgets what is carried to it.
+// resets forgets what is carried to it. Of zero nothing comes, even where states grow and all decays come to more than a real holds.
 __device__ __forceinline__ State over_chunk(State carried, State decay, State end, bool resets) {
-  return resets ? end : decay * carried + end;
+  return resets || is_zero(carried) ? end : decay * carried + end;
 }
 
 #define MARK_RESET 1

@@ -378,6 +378,9 @@ __device__ __forceinline__ void store_vector(Stored* target, const Real (&values
 
 // --- Step sizes ---------------------------------------------------------------------------------------------
 
+// Whether something is done to dt before it is Δ.
+#define CHANGES_DT (HAS_DT_BIAS || SOFTPLUS || LIMIT)
+
 #if ELEMENT == 1
 __device__ __forceinline__ Real softplus(Real x) { return x > (Real)20 ? x : log1p(exp(x)); }
 __device__ __forceinline__ Real sigmoid(Real x) { return (Real)1 / ((Real)1 + exp(-x)); }

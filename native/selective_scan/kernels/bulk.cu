@@ -46,7 +46,6 @@ static_assert(!COMPLEX && TILE_B && TILE_C && ROUNDS == 1 && !SUMMARY, "what is 
 static_assert(ELEMENT == 0 || (ELEMENT > 1 && !SEVERAL_PASSES), "y does not gather in 16 bits");
 static_assert(!SHARES || !(CUT || SEVERAL_PASSES || SEQ_IDX), "nothing comes before what is walked side by side");
 
-#define CHANGES_DT (HAS_DT_BIAS || SOFTPLUS || LIMIT)
 // Whether more is done to elements than the scan (`changes_elements` of the policy): then one lane of a channel owns each
 // (elements.cuh).
 #define HAS_OWNERS (CHANGES_DT || HAS_D || HAS_Z)

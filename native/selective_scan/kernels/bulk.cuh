@@ -3,7 +3,7 @@
 // thread needs an address, a condition or a register. What lies beyond the tensor is zero where it is brought, and left alone
 // where it is taken away.
 
-// Tiles in shared memory. They are walked by WARPS warps; one thread of a further one, the carrier, asks for them.
+// Tiles in shared memory, where they are walked by WARPS warps and one thread of a further one, the carrier, asks for them.
 #define STAGES 3
 #define ALL_THREADS (THREADS + 32)
 // Whether the projections' elements are made reals for all who walk a tile, by the carrier's warp: each is read by every channel, and
@@ -15,7 +15,7 @@ struct alignas(64) TensorMap {
   u64 opaque[16];
 };
 
-// What scan_bulk is given beside `Arguments`, and what scan_chunks is: of tensor_maps.rs.
+// What scan_bulk and scan_relay are given beside `Arguments`, and what scan_chunks is: of tensor_maps.rs.
 struct Maps {
   TensorMap x, dt, b, c, y, z;  // there may be no z
 };
@@ -198,7 +198,7 @@ __device__ __forceinline__ void load_slots(State (&states)[STATES], const Real* 
 // Where the channel of a thread lies in a tile. Those of a warp are neighbours; with four lanes they are two packs, half a frame
 // apart: then no two packs of four frames share banks.
 __device__ __forceinline__ int row_of(int index) {
-  constexpr int TOGETHER = LANES < 4 ? CHANNELS_PER_WARP : 4;
-  const int channel = channel_of(index % 32);
-  return (index / 32 + channel / TOGETHER * WARPS) * TOGETHER + channel % TOGETHER;
+  constexpr int TOGETHER = LANES < 4 ? CHANNELS_PER_WARP : 4, ABREAST = CHANNELS / CHANNELS_PER_WARP;
+  const int channel = channel_of(index % 32), warp = ABREAST > 1 ? index / 32 : 0;
+  return (warp + channel / TOGETHER * ABREAST) * TOGETHER + channel % TOGETHER;
 }

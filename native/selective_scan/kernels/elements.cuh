@@ -15,23 +15,19 @@ __device__ __forceinline__ auto& own(Its& sequence, const Thread& thread, int sp
 }
 
 #if HAS_OWNERS
+#include "owners.cuh"
+
 // More is done to elements than the scan. Each is made by the lane that owns it alone: Δ and the scaled input, which all lanes of the
 // channel read from memory of their warp; and it finishes y.
 //
 // These are chains of operations with an exponential or two in each, so they go on while earlier spans are walked: what a span is
 // made of is asked for three spans ahead of its walk and made two ahead, and what it is finished with is asked for while it is
 // walked and used a span late, with its sums.
-struct Elements {
+struct Elements : Owner {
   // How many spans of the next tile are asked for while the last of a tile are walked.
   static constexpr int AHEAD = 3;
   static_assert(SPANS > AHEAD, "they are of one tile");
 
-#if HAS_DT_BIAS
-  Real dt_bias;
-#endif
-#if HAS_D
-  Real d;
-#endif
   Made* made;        // two spans of the warp
   int turn = 0;      // which of them the first span of a tile has
   Real dt, x;        // as they have come
@@ -44,24 +40,8 @@ struct Elements {
 #endif
   } finishing, next_finishing;  // of the span before that which is walked, and of that
 
-  // Asks for the parameters of the thread's channel.
-  __device__ __forceinline__ Elements(Shared& shared, [[maybe_unused]] const Arguments& args, const Thread& thread)
-      : made(shared.made[threadIdx.x / 32]), next_finishing() {
-#if HAS_DT_BIAS
-    dt_bias = thread.active ? args.dt_bias[thread.channel] : (Real)0;
-#endif
-#if HAS_D
-    d = thread.active ? args.d[thread.channel] : (Real)0;
-#endif
-  }
-  __device__ __forceinline__ void settle_parameters([[maybe_unused]] const Arguments& args) {
-#if HAS_DT_BIAS
-    settle(dt_bias, args);
-#endif
-#if HAS_D
-    settle(d, args);
-#endif
-  }
+  __device__ __forceinline__ Elements(Shared& shared, const Arguments& args, const Thread& thread)
+      : Owner(args, thread), made(shared.made[threadIdx.x / 32]), next_finishing() {}
 
   // Before the first span of whole tiles.
   __device__ __forceinline__ void begin(const Arguments& args, const Tile& tile, const Thread& thread) {
@@ -111,13 +91,14 @@ struct Elements {
 
   // What a sum comes to.
   __device__ __forceinline__ Real finish(Real y) const {
+    Real its_x = 0, its_z = 0;
 #if HAS_D
-    y += d * finishing.x;
+    its_x = finishing.x;
 #endif
 #if HAS_Z
-    y *= finishing.z * sigmoid(finishing.z);
+    its_z = finishing.z;
 #endif
-    return y;
+    return Owner::finish(y, its_x, its_z);
   }
 
  private:
@@ -127,12 +108,8 @@ struct Elements {
   }
 
   __device__ __forceinline__ void make(const Arguments& args, const Thread& thread, int span) {
-    Real bias = 0, slope;
-#if HAS_DT_BIAS
-    bias = dt_bias;
-#endif
-    const Real delta = step_size(args, dt, bias, slope);
-    const Real pair[2] = {delta, scale_input(x, delta)};
+    Real pair[2];
+    Owner::make(args, dt, x, pair);
     store_reals(made[(span ^ turn) % 2][thread.lane / 2][channel_of(threadIdx.x % 32)][thread.lane % 2], pair);
   }
 

@@ -126,6 +126,8 @@ __device__ __forceinline__ Complex conjugate(Complex p) { return {p.re, -p.im}; 
 __device__ __forceinline__ Real squared_magnitude(Real p) { return p * p; }
 __device__ __forceinline__ Real squared_magnitude(Complex p) { return p.re * p.re + p.im * p.im; }
 
+__device__ __forceinline__ bool is_zero(Real p) { return p == (Real)0; }
+__device__ __forceinline__ bool is_zero(Complex p) { return is_zero(p.re) && is_zero(p.im); }
 __device__ __forceinline__ bool is_finite(Real p) { return p - p == (Real)0; }
 __device__ __forceinline__ bool is_finite(Complex p) { return is_finite(p.re) && is_finite(p.im); }
 

@@ -147,7 +147,11 @@ __device__ __forceinline__ bool take_parameters(Thread& thread, const Arguments&
 #if C_CONSTANT && !SUMMARY
     settle(thread.c[s], args);
 #endif
+#if REAL_F32
+    finite = finite && is_finite(binary_rate(a[s]));  // in the units of the exponential, too
+#else
     finite = finite && is_finite(a[s]);
+#endif
   }
 #if ROUNDS > 1
   store_lane(thread.parked->a[round][threadIdx.x], a);

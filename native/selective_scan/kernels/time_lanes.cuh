@@ -171,7 +171,7 @@ __device__ __forceinline__ void scan_time_lanes(Thread& thread, const OwnStates&
 #pragma unroll
     for (int by = 1; by < TIME_LANES; by *= 2) {
       const State before = from_before(state, by);
-      state = product[s] * (thread.time_lane >= by ? before : to_state(0)) + state;
+      state = over_chunk(before, product[s], state, thread.time_lane < by);
       // Wrong where the product reaches back to the first time lane; there it is not asked for any more.
       product[s] = product[s] * from_before(product[s], by);
     }

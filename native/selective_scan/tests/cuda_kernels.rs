@@ -22,7 +22,7 @@ use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, f64, problem};
-use support::devices::{architectures, copies_tiles, device, kernels};
+use support::devices::{architectures, device, kernels, walks_forward};
 use support::nvrtc::compiler;
 use support::packing::compress;
 use support::{ELEMENTS, random};
@@ -80,14 +80,15 @@ fn kernels_compile_for_every_architecture() {
 
 #[test]
 fn tiles_are_copied_by_devices_that_can() {
+    let copies = |device: &Properties, problem: &Problem| walks_forward(device, problem, Program::Bulk);
     let plain = problem(8, 2048, 1536, 16);
     for device in architectures() {
         // Those of 12.0 have room for one block of three.
-        assert_eq!(copies_tiles(&device, &plain), [90, 100].contains(&device.architecture), "{device:?}");
+        assert_eq!(copies(&device, &plain), [90, 100].contains(&device.architecture), "{device:?}");
     }
     let h200 = device(90);
     let older_driver = Properties { tensor_maps: false, ..h200 };
-    assert!(!copies_tiles(&older_driver, &plain));
+    assert!(!copies(&older_driver, &plain));
     let halves = |problem: &Problem| Problem { b: Projection::PerFrame { groups: 2 }, ..problem.clone() };
     for problem in [
         Problem { initial_state: true, ..plain.clone() },
@@ -100,7 +101,8 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { seq_idx: true, ..plain.clone() },
         halves(&plain),
         problem(8, 1024, 512, 16),
-        problem(1, 65536, 1024, 16),
+        // In chunks.
+        problem(1, 65536, 512, 16),
         // Short rows, where there are many.
         problem(32, 60, 512, 16),
         Problem { seq_idx: true, ..problem(32, 60, 512, 16) },
@@ -110,11 +112,8 @@ fn tiles_are_copied_by_devices_that_can() {
         bf16(block(32, 60, 512, 16)),
         Problem { method: Method::Highorder, ..block(32, 60, 512, 16) },
         problem(8, 60, 512, 16),
-        // A prompt, in chunks of 128 frames, or of 96.
-        problem(1, 1024, 1536, 16),
-        Problem { method: Method::ZohExact, ..problem(1, 1024, 1536, 16) },
     ] {
-        assert!(copies_tiles(&h200, &problem), "{problem:?}");
+        assert!(copies(&h200, &problem), "{problem:?}");
     }
     for problem in [
         bf16(plain.clone()),
@@ -133,7 +132,50 @@ fn tiles_are_copied_by_devices_that_can() {
         // Marks that few warps walk by many operations.
         Problem { method: Method::ZohExact, seq_idx: true, ..problem(8, 1024, 512, 16) },
     ] {
-        assert!(!copies_tiles(&h200, &problem), "{problem:?}");
+        assert!(!copies(&h200, &problem), "{problem:?}");
+    }
+}
+
+#[test]
+fn the_state_is_handed_on_where_few_channels_have_long_rows() {
+    let relays = |device: &Properties, problem: &Problem| walks_forward(device, problem, Program::Relay);
+    let long = problem(1, 65536, 1024, 16);
+    for device in architectures() {
+        // Those of 12.0 have no room for so many warps.
+        assert_eq!(relays(&device, &long), [90, 100].contains(&device.architecture), "{device:?}");
+    }
+    let h200 = device(90);
+    assert!(!relays(&Properties { tensor_maps: false, ..h200 }, &long));
+    for problem in [
+        bf16(long.clone()),
+        block(1, 65536, 1024, 16),
+        Problem { initial_state: true, method: Method::Bilinear, ..long.clone() },
+        Problem { b: Projection::PerFrame { groups: 128 }, ..long.clone() },
+        Problem { state: 12, dim: 1020, ..long.clone() },
+        // Prompts.
+        problem(1, 1024, 1536, 16),
+        Problem { method: Method::Highorder, ..block(1, 1024, 1536, 16) },
+        problem(1, 100, 512, 16),
+        Problem { method: Method::Foh, ..problem(3, 1024, 1024, 16) },
+    ] {
+        assert!(relays(&h200, &problem), "{problem:?}");
+    }
+    for problem in [
+        // So few channels that chunks of a row keep more multiprocessors busy.
+        problem(1, 65536, 512, 16),
+        // So many that each has four blocks.
+        problem(8, 1024, 512, 16),
+        problem(32, 60, 512, 16),
+        Problem { state: 17, ..long.clone() },
+        Problem { seq_idx: true, ..long.clone() },
+        Problem { reverse: true, ..long.clone() },
+        Problem { b: Projection::Constant, ..long.clone() },
+        // Blocks of two groups.
+        Problem { b: Projection::PerFrame { groups: 256 }, ..long.clone() },
+        Problem { dim: 1022, ..long.clone() },
+        f64(long.clone()),
+    ] {
+        assert!(!relays(&h200, &problem), "{problem:?}");
     }
 }
 
@@ -151,7 +193,7 @@ fn copied_chunks(device: &Properties, problem: &Problem) -> [bool; 3] {
 #[test]
 fn what_chunks_come_to_is_found_in_copied_tiles_where_a_sum_gives_their_decays() {
     let h200 = device(90);
-    let plain = problem(1, 65536, 1024, 16);
+    let plain = problem(1, 65536, 512, 16);
     assert_eq!(copied_chunks(&h200, &plain), [true; 3]);
     assert_eq!(copied_chunks(&h200, &Problem { method: Method::Rk4, ..plain.clone() }), [true; 3]);
     assert_eq!(copied_chunks(&h200, &bf16(plain.clone())), [false, true, true]);
@@ -186,7 +228,7 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
     for problem in [
         problem(64, 197, 768, 16),
         problem(64, 197, 768, 64),
-        problem(1, 65536, 1024, 16),
+        problem(1, 65536, 512, 16),
         // Blocks of 64 channels: 384 and 640 for 132 multiprocessors.
         problem(16, 2048, 1536, 16),
         problem(8, 4096, 5120, 16),

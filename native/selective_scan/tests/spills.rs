@@ -48,7 +48,7 @@ fn kernels_spill_nothing() {
     let registry = Registry::read();
     let h200 = device(90);
     // A lane has eight states of so many chunks at a time, while it joins them.
-    let joined = problem(1, 1500, 1664, 16);
+    let joined = problem(1, 1500, 4352, 16);
     let joins = |kernel: &Configuration| kernel.joins && kernel.layout.lanes == 2;
     assert!(configurations(&h200, &joined, Pass::Forward).iter().any(joins));
     let named =
@@ -88,6 +88,14 @@ fn kernels_spill_nothing() {
         by(Method::ZohExact, packed(block(8, 2048, 1536, 16))),
     ] {
         add(&problem, &|kernel| kernel.program == Program::Bulk);
+    }
+    // Where the state is handed on: of every method, without options and with them.
+    for &method in Method::ALL {
+        for plain in [problem(1, 4096, 1024, 16), block(1, 4096, 1024, 16)] {
+            for problem in [plain.clone(), bf16(plain)] {
+                add(&by(method, problem), &|kernel| kernel.program == Program::Relay);
+            }
+        }
     }
     // Several rounds of heavy walks, in tiles of 16 frames, and of 32 where a multiprocessor has two blocks.
     for (tile, problem) in [

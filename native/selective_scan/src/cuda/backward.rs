@@ -8,9 +8,7 @@ use super::launch::{
     Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, check_inputs, check_presence,
     checkpoints_of, walking_blocks,
 };
-use super::policy::{
-    Alignment, BackwardPlan, Chunks, Configurations, ForwardPlan, Piece, Properties, StatesPlan,
-};
+use super::policy::{Alignment, BackwardPlan, Chunks, Configurations, Layout, Piece, Properties, StatesPlan};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// The columns of a parameter that a block of reduce.cu sums. A pack of components of dB or dC is summed by a thread, or by several where
@@ -22,7 +20,7 @@ pub(super) const SHARERS_OF_MANY: usize = 4;
 /// What finds the states at the boundaries of chunks from the inputs.
 enum States<K> {
     /// The forward pass, which keeps them; its outputs go where the gradient of x will be.
-    Forward(ForwardPlan, K),
+    Forward(Layout, K),
     /// Summaries of the chunks.
     Summaries(Boundaries<K>),
 }
@@ -49,9 +47,9 @@ impl BackwardKernels<Wanted> {
         let of = |layout| Configurations::new(problem, layout, alignment, *properties);
         let configurations = of(plan.layout);
         let states = || match plan.states {
-            StatesPlan::Forward(forward) => {
-                let kernel = of(forward.layout).forward(1);
-                States::Forward(forward, Wanted::new(kernel, c"scan_forward"))
+            StatesPlan::Forward(layout) => {
+                let kernel = of(layout).forward(1);
+                States::Forward(layout, Wanted::new(kernel, c"scan_forward"))
             }
             StatesPlan::Summaries(layout) => {
                 States::Summaries(Boundaries::of(&of(layout), Chunks::OfBackward, false))
@@ -78,7 +76,7 @@ impl BackwardKernels<Wanted> {
             round_constants: f(self.round_constants)?,
             marks: self.marks.map(&mut *f).transpose()?,
             states: match self.states {
-                Some(States::Forward(plan, kernel)) => Some(States::Forward(plan, f(kernel)?)),
+                Some(States::Forward(layout, kernel)) => Some(States::Forward(layout, f(kernel)?)),
                 Some(States::Summaries(states)) => Some(States::Summaries(states.try_map(f)?)),
                 None => None,
             },
@@ -96,8 +94,8 @@ impl BackwardKernels<Kernel> {
         arguments: &Arguments,
     ) -> Result<(), Error> {
         match &self.states {
-            Some(States::Forward(forward, kernel)) => {
-                let arguments = arguments.keeping_states(problem, forward);
+            Some(States::Forward(layout, kernel)) => {
+                let arguments = arguments.keeping_states(problem, layout);
                 launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
             }
             Some(States::Summaries(states)) => states.find(launcher, problem, arguments)?,
@@ -151,10 +149,10 @@ impl BackwardKernels<Kernel> {
 
 impl Arguments {
     /// Those of a forward pass over the same problem that keeps its states at the boundaries.
-    fn keeping_states(&self, problem: &Problem, plan: &ForwardPlan) -> Self {
+    fn keeping_states(&self, problem: &Problem, layout: &Layout) -> Self {
         let mut forward = Self { y: self.dx, checkpoints: self.boundary_states, final_state: 0, ..*self };
-        forward.lay_out(&plan.layout, plan.chunk, plan.chunks);
-        forward.deal(problem, &plan.layout);
+        forward.lay_out(layout, problem.seq, 1);
+        forward.deal(problem, layout);
         forward.checkpoint_interval = self.chunk;
         forward.checkpoint_count = self.chunks;
         forward

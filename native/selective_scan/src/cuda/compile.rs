@@ -21,6 +21,8 @@ pub enum Program {
     Forward,
     /// The same where the device copies whole tiles by itself.
     Bulk,
+    /// The same where warps hand the state on from tile to tile.
+    Relay,
     /// What the chunks of such a scan come to, or its adjoint chunks.
     Chunks,
     /// The backward pass.
@@ -50,6 +52,7 @@ impl Program {
             Self::Prefix => source!("prefix.cu"),
             Self::Forward => source!("forward.cu"),
             Self::Bulk => source!("bulk.cu"),
+            Self::Relay => source!("relay.cu"),
             Self::Chunks => source!("chunks.cu"),
             Self::Backward => source!("backward.cu"),
             Self::Reduce => source!("reduce.cu"),
@@ -69,6 +72,7 @@ pub(super) const HEADERS: &[(&CStr, &str)] = &[
     source!("staged.cuh"),
     source!("stretches.cuh"),
     source!("bulk.cuh"),
+    source!("owners.cuh"),
     source!("elements.cuh"),
     source!("time_lanes.cuh"),
     source!("pairs.cuh"),

@@ -14,8 +14,11 @@ use crate::{Error, Inputs, Outputs, Problem};
 pub(super) struct ForwardKernels<K> {
     /// What walks the rows, one share of all blocks beside the other.
     shares: Vec<(Share, K)>,
-    /// Whether that is scan_bulk.
+    /// Whether that wants tensor maps: scan_bulk and scan_relay.
     is_copied: bool,
+    /// The frames of a chunk, and the chunks of a row.
+    chunk: usize,
+    chunks: usize,
     marks: Option<K>,
     boundaries: Option<Boundaries<K>>,
 }
@@ -30,7 +33,18 @@ impl ForwardKernels<Wanted> {
         let of = |layout| Configurations::new(problem, layout, alignment, *properties);
         let configurations = of(plan.layout);
         let forward = configurations.forward(plan.chunks);
-        let bulk = plan.bulk.filter(|_| configurations.aligned_for_bulk());
+        let is_aligned = configurations.aligned_for_bulk();
+        if let Some(layout) = plan.relay.filter(|_| is_aligned) {
+            return Self {
+                shares: vec![(Share::all(layout), Wanted::new(of(layout).relay(), c"scan_relay"))],
+                is_copied: true,
+                chunk: problem.seq,
+                chunks: 1,
+                marks: None,
+                boundaries: None,
+            };
+        }
+        let bulk = plan.bulk.filter(|_| is_aligned);
         let copied = |share: Share| {
             let bulk = of(share.layout).bulk(plan.chunks, share.in_line.is_some());
             (share, Wanted::new(bulk, c"scan_bulk"))
@@ -41,6 +55,8 @@ impl ForwardKernels<Wanted> {
                 None => vec![(Share::all(plan.layout), Wanted::new(forward, c"scan_forward"))],
             },
             is_copied: bulk.is_some(),
+            chunk: plan.chunk,
+            chunks: plan.chunks,
             marks: Wanted::marks(&configurations, plan.chunks),
             boundaries: (plan.chunks > 1)
                 .then(|| Boundaries::of(&configurations, Chunks::OfForward, forward.joins)),
@@ -55,6 +71,8 @@ impl ForwardKernels<Wanted> {
                 .map(|(share, kernel)| Ok((share, f(kernel)?)))
                 .collect::<Result<_, E>>()?,
             is_copied: self.is_copied,
+            chunk: self.chunk,
+            chunks: self.chunks,
             marks: self.marks.map(&mut *f).transpose()?,
             boundaries: self.boundaries.map(|boundaries| boundaries.try_map(f)).transpose()?,
         })
@@ -106,7 +124,7 @@ impl Device {
         let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
             .try_map(&mut |wanted| self.kernel(wanted))?;
         let mut arguments = Arguments::of(problem, &inputs);
-        arguments.lay_out(&plan.layout, plan.chunk, plan.chunks);
+        arguments.lay_out(&plan.layout, kernels.chunk, kernels.chunks);
         arguments.y = outputs.y;
         arguments.final_state = outputs.final_state.unwrap_or(0);
         arguments.checkpoint_interval = plan.checkpoint_interval as i64;

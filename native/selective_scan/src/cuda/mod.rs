@@ -20,6 +20,9 @@
 //! long row is cut in chunks that are walked side by side: `forward.cu`, compiled for that,
 //! finds q and ΣΔ of every chunk, `prefix.cu` the state at every boundary, and `forward.cu` walks each chunk from there: two
 //! exponentials a frame and state instead of one, on as many times more threads as there are chunks.
+//! Where a multiprocessor has one to three blocks of eight channels (a prompt, one long row), `relay.cu` walks a row once: the
+//! warps of a block walk neighbouring tiles from zero, keep the decays in registers, and hand the state on from warp to warp;
+//! each then adds what the state before its tile adds to its outputs, which takes no exponential.
 //!
 //! Backward, the gradient λ of the state is a recurrence of the same decays, from the last frame to the first, that
 //! needs the states in that order. They are recomputed from those at the boundaries of chunks, which the forward pass

@@ -131,7 +131,7 @@ impl Maps {
         y: CUdeviceptr,
     ) -> Result<Self, Error> {
         let tiles = Tiles { problem, layout };
-        let input = |what, address| tiles.of_sequence(what, address, swizzles_inputs(problem));
+        let input = |what, address| tiles.of_sequence(what, address, swizzles_inputs(problem, layout));
         Ok(Self {
             x: input("x", inputs.x)?,
             dt: input("dt", inputs.dt)?,

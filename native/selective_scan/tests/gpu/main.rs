@@ -62,6 +62,7 @@ const TESTS: &[Test] = &[
     ("softplus", true, correctness::softplus),
     ("unusual shapes", false, unusual::shapes),
     ("copied tiles", true, unusual::copied_tiles),
+    ("relays", true, unusual::relays),
     ("checkpoints", true, correctness::checkpoints),
     ("a sequence cut in two", true, correctness::cut_in_two),
     ("steps", true, correctness::steps),

@@ -1,11 +1,12 @@
 //! Shapes at the ends of what is allowed.
 
+use selective_scan::cuda::compile::Program;
 use selective_scan::naive::encode;
 use selective_scan::{Coefficients, ElementType, Method, Problem, Projection};
 
 use crate::correctness::{all, check, check_forward, check_kept, check_y};
 use crate::shapes::{bf16, block, by, f64, packed, problem};
-use crate::support::devices::copies_tiles;
+use crate::support::devices::walks_forward;
 use crate::support::random;
 use crate::{device, forward};
 
@@ -13,9 +14,9 @@ fn grouped(b: usize, c: usize, problem: Problem) -> Problem {
     Problem { b: Projection::PerFrame { groups: b }, c: Projection::PerFrame { groups: c }, ..problem }
 }
 
-/// Of how many problems the device copies the tiles by itself. Which devices can is said without one (cuda_kernels.rs).
-fn count_copied(problems: &[Problem]) -> usize {
-    problems.iter().filter(|problem| copies_tiles(&device().properties(), problem)).count()
+/// Of how many problems this kernel walks the rows. Which devices want it is said without one (cuda_kernels.rs).
+fn count(problems: &[Problem], program: Program) -> usize {
+    problems.iter().filter(|problem| walks_forward(&device().properties(), problem, program)).count()
 }
 
 /// What the device copies the tiles of by itself, if it can: large enough problems, with last tiles of all kinds.
@@ -68,7 +69,7 @@ pub fn copied_tiles(quick: bool) {
         // Two lanes of elements of 16 bits.
         bf16(initial_state(problem(264, 130, 56, 16))),
         Problem { element: ElementType::F16, ..grouped(2, 1, problem(132, 133, 128, 16)) },
-        bf16(problem(1, 6000, 1024, 16)),
+        bf16(problem(1, 3800, 4352, 16)),
         // More is done to elements than the scan: all of it, and some; tiles of all kinds.
         block(30, 128, 128, 16),
         Problem { dt_limit: Some([0.01, 0.1]), ..block(4, 129, 960, 12) },
@@ -78,11 +79,11 @@ pub fn copied_tiles(quick: bool) {
         Problem { z: true, method: Method::Bilinear, ..problem(9, 157, 900, 16) },
         Problem { dt_softplus: true, method: Method::Rk4, ..packed(problem(9, 140, 1000, 16)) },
         Problem { dt_bias: true, ..problem(180, 130, 36, 16) },
-        initial_state(block(1, 1500, 1664, 16)),
+        initial_state(block(1, 1500, 384, 16)),
         packed(block(1, 3800, 1024, 16)),
         initial_state(block(4, 157, 960, 16)),
         Problem { dt_limit: Some([0.01, 0.5]), ..problem(13, 60, 512, 16) },
-        bf16(block(1, 3800, 1024, 16)),
+        bf16(block(1, 3800, 512, 16)),
         bf16(initial_state(block(8, 63, 840, 16))),
         bf16(Problem { d: true, ..problem(13, 64, 512, 16) }),
         bf16(packed(grouped(2, 8, block(7, 188, 1024, 16)))),
@@ -99,26 +100,23 @@ pub fn copied_tiles(quick: bool) {
         by(Method::Foh, grouped(2, 1, problem(132, 133, 128, 16))),
         by(Method::Foh, bf16(initial_state(problem(264, 130, 56, 16)))),
         by(Method::Highorder, bf16(block(7, 157, 960, 16))),
-        by(Method::Foh, initial_state(problem(1, 1500, 1664, 16))),
-        by(Method::Highorder, problem(1, 3801, 1024, 16)),
-        by(Method::Poly, problem(1, 1024, 1536, 16)),
+        by(Method::Foh, initial_state(problem(1, 1500, 384, 16))),
+        by(Method::Highorder, problem(1, 2301, 384, 16)),
+        by(Method::Poly, problem(1, 1024, 384, 16)),
         by(Method::ZohExact, initial_state(problem(4, 197, 960, 16))),
         by(Method::ZohExact, packed(block(13, 60, 512, 16))),
         by(Method::ZohExact, initial_state(problem(264, 130, 36, 16))),
-        by(Method::ZohExact, problem(1, 3800, 1024, 16)),
+        by(Method::ZohExact, problem(1, 3800, 512, 16)),
         series(by(Method::Foh, initial_state(problem(4, 140, 1000, 16)))),
         series(by(Method::Highorder, block(4, 140, 1000, 16))),
         // Chunks that are joined, and chunks that prefix.cu joins.
-        initial_state(problem(1, 1500, 1664, 16)),
-        initial_state(problem(1, 3800, 1024, 16)),
+        initial_state(problem(1, 1500, 384, 16)),
+        initial_state(problem(1, 3800, 512, 16)),
         problem(1, 2200, 1024, 32),
         initial_state(problem(1, 6000, 512, 16)),
         packed(problem(1, 6000, 512, 16)),
-        // The last adjoint chunk lacks frames of a tile, and of a step.
-        by(Method::Rk4, initial_state(problem(1, 1501, 1664, 16))),
-        grouped(2, 4, problem(1, 1517, 1664, 12)),
     ];
-    assert!([0, problems.len()].contains(&count_copied(&problems)));
+    assert!([0, problems.len()].contains(&count(&problems, Program::Bulk)));
     let some = if quick { 6 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
@@ -129,6 +127,9 @@ pub fn copied_tiles(quick: bool) {
         let kept = [
             by(Method::Highorder, problem(1, 1001, 1024, 16)),
             Problem { z: true, d: true, ..problem(1, 1500, 1664, 16) },
+            // The last adjoint chunk lacks frames of a tile, and of a step.
+            by(Method::Rk4, initial_state(problem(1, 1501, 1664, 16))),
+            grouped(2, 4, problem(1, 1517, 1664, 12)),
         ];
         all(kept.into(), |problem| check_kept(&random::case(problem, 1)));
         let from_inputs = [
@@ -151,6 +152,65 @@ pub fn copied_tiles(quick: bool) {
     }
 }
 
+/// Rows that warps hand the state on in, from tile to tile.
+pub fn relays(quick: bool) {
+    let initial_state = |problem| Problem { initial_state: true, ..problem };
+    let problems = [
+        initial_state(problem(1, 333, 40, 16)),
+        initial_state(block(2, 420, 20, 12)),
+        by(Method::Bilinear, initial_state(problem(1, 333, 40, 16))),
+        bf16(initial_state(block(1, 333, 40, 16))),
+        // Last tiles of all kinds, and rows of fewer tiles than there are warps.
+        problem(1, 400, 24, 8),
+        problem(3, 193, 24, 4),
+        problem(3, 97, 20, 16),
+        problem(1, 2300, 1000, 16),
+        grouped(2, 4, problem(2, 300, 64, 16)),
+        grouped(4, 1, bf16(block(2, 300, 64, 16))),
+        // Two and three blocks a multiprocessor.
+        initial_state(problem(2, 401, 1024, 16)),
+        initial_state(block(1, 350, 2304, 16)),
+        problem(6, 330, 512, 16),
+        by(Method::Foh, initial_state(problem(5, 399, 512, 16))),
+        Problem { element: ElementType::F16, ..initial_state(block(5, 390, 512, 16)) },
+        Problem { d: true, ..problem(1, 350, 48, 16) },
+        Problem { z: true, method: Method::Rk4, ..problem(1, 350, 48, 16) },
+        Problem { dt_limit: Some([0.01, 0.1]), ..initial_state(problem(1, 350, 48, 16)) },
+        Problem { dt_softplus: true, ..bf16(problem(1, 350, 48, 16)) },
+        by(Method::ZohExact, initial_state(block(1, 365, 48, 16))),
+        by(Method::Poly, initial_state(problem(1, 365, 48, 16))),
+        by(Method::Highorder, initial_state(block(1, 365, 48, 16))),
+        by(Method::Highorder, bf16(initial_state(problem(2, 365, 1024, 16)))),
+        by(Method::Rk4, initial_state(block(2, 365, 1024, 16))),
+        Problem { coefficients: Coefficients::Taylor, ..by(Method::Foh, problem(1, 365, 48, 16)) },
+    ];
+    assert!([0, problems.len()].contains(&count(&problems, Program::Relay)));
+    let some = if quick { 4 } else { problems.len() };
+    all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
+        check_kept(&random::case(problem, seed as u64))
+    });
+    // Nobody wants the state after the row, whose last tile lacks frames. Then channels that forget at once, but over frames of zero Δ.
+    check_y(&random::case(block(1, 333, 40, 16), 1)).unwrap();
+    for rate in [f32::NEG_INFINITY, -3e38] {
+        for problem in [problem(1, 333, 40, 16), block(1, 333, 40, 16)] {
+            let mut case = random::case(problem, 1);
+            case.inputs.a[..4 * 16 * 4].copy_from_slice(&rate.to_ne_bytes().repeat(4 * 16));
+            check_forward(&case, &case.forward(forward)).unwrap();
+        }
+    }
+    // States that would grow beyond all numbers, if there were any: here, and where chunks are joined by blocks and by prefix.cu.
+    for problem in
+        [problem(1, 333, 40, 16), problem(1, 60, 40, 16), problem(1, 1500, 384, 16), problem(1, 6000, 64, 16)]
+    {
+        let mut case = random::case(problem, 1);
+        let of = |value: f64, bytes: &[u8]| encode(ElementType::F32, &vec![value; bytes.len() / 4]);
+        case.inputs.a = of(1.0, &case.inputs.a);
+        case.inputs.dt = of(6.0, &case.inputs.dt);
+        case.inputs.x.fill(0);
+        check_forward(&case, &case.forward(forward)).unwrap();
+    }
+}
+
 /// Packed short rows without padding, whose sequences begin in tiles that are walked whole. What is not finite in one is not seen by
 /// the next.
 fn sequences_in_short_rows(quick: bool) {
@@ -169,7 +229,7 @@ fn sequences_in_short_rows(quick: bool) {
         by(Method::Highorder, packed(block(8, 63, 840, 16))),
         by(Method::Foh, bf16(packed(block(13, 60, 512, 16)))),
     ];
-    assert!([0, problems.len()].contains(&count_copied(&problems)));
+    assert!([0, problems.len()].contains(&count(&problems, Program::Bulk)));
     let some = if quick { 2 } else { problems.len() };
     all(problems.into_iter().take(some).collect(), |problem| {
         let mut case = random::case(problem, 1);

@@ -51,9 +51,9 @@ pub fn architectures() -> Vec<Properties> {
     all.into_iter().map(device).collect()
 }
 
-/// Whether a device copies the tiles of a problem's forward pass by itself.
-pub fn copies_tiles(device: &Properties, problem: &Problem) -> bool {
-    configurations(device, problem, Pass::Forward).iter().any(|kernel| kernel.program == Program::Bulk)
+/// Whether this is what walks the rows of a problem's forward pass on a device.
+pub fn walks_forward(device: &Properties, problem: &Problem, program: Program) -> bool {
+    configurations(device, problem, Pass::Forward).iter().any(|kernel| kernel.program == program)
 }
 
 /// What a device wants compiled for a problem, for all its passes; some of it several times.

@@ -5,8 +5,8 @@ use std::iter::successors;
 use super::configurations::threads_wanted;
 use super::forward::MOST_ROUNDS;
 use super::{
-    ForwardPlan, Layout, Properties, blocks, decay_by_sum, has_several_passes, is_constant, is_plain,
-    real_bytes, state_words, states_for, unit, varying,
+    Layout, Properties, blocks, decay_by_sum, has_several_passes, is_constant, is_plain, real_bytes,
+    state_words, states_for, unit, varying,
 };
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
@@ -45,8 +45,8 @@ const COURSE_BYTES: usize = 160;
 /// What finds the states at the boundaries of chunks from the inputs alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatesPlan {
-    /// The forward pass, which keeps them.
-    Forward(ForwardPlan),
+    /// The forward pass, which keeps them, of whole rows in this layout.
+    Forward(Layout),
     /// Summaries of the chunks, by walks of this layout, and a scan over them.
     Summaries(Layout),
 }
@@ -319,12 +319,12 @@ impl Properties {
 
     /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
     /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
-    fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<ForwardPlan> {
+    fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<Layout> {
         if plan.chunks == 1 || problem.seq >= BOUNDED_FROM || has_several_passes(problem, &plan.layout) {
             return None;
         }
-        Some(self.forward_keeping(problem, plan.chunk, MOST_ROUNDS))
-            .filter(|forward| forward.chunks == 1 && !has_several_passes(problem, &forward.layout))
+        let forward = self.forward_keeping(problem, plan.chunk, MOST_ROUNDS);
+        (forward.chunks == 1 && !has_several_passes(problem, &forward.layout)).then_some(forward.layout)
     }
 
     /// Segments beyond which a device is full.

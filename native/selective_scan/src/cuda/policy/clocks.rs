@@ -9,8 +9,8 @@ use super::backward::{BACKWARD_WARPS, is_heavy_walk_back, sums_of_frame};
 use super::configurations::{MOST_JOINED, blocks_of_bulk, blocks_wanted};
 use super::forward::{BULK_FRAMES_OF_ROW, MOST_LANES, bulk_bytes, forward_bytes, is_short_row};
 use super::{
-    BackwardPlan, Bulk, ForwardPlan, Layout, Properties, blocks, changes_elements, is_heavy_walk_forward,
-    is_long_walk_forward, state_words,
+    BackwardPlan, Bulk, ForwardPlan, Layout, Properties, blocks, changes_elements, decay_by_sum,
+    is_heavy_walk_forward, is_long_walk_forward, state_words,
 };
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
@@ -89,6 +89,16 @@ const SUMMARY_OF_PACKED: f64 = 1.7;
 const JOIN: f64 = 245.0;
 const PREFIX: f64 = 4020.0;
 
+/// By relay.cu: before and after the tiles, and a tile of all that a multiprocessor has, by zoh. Of what other walks take more, the share
+/// that is walked once; the products of decays, where they are not by ΣΔ; and how many times as long elements of 16 bits take, and
+/// tiles of one block alone.
+const RELAY_START: f64 = 6160.0;
+const RELAY_TILE: f64 = 265.0;
+const OF_WALK_FROM_ZERO: f64 = 0.68;
+const OF_PRODUCTS: f64 = 0.17;
+const OF_WIDENING: f64 = 1.03;
+const OF_ONE_BLOCK: f64 = 0.91;
+
 /// Backward, of warps whose lanes have so many states.
 const FRAME_BACK: [(usize, FrameClocks); 3] = [
     (4, FrameClocks { latency: 319.0, issue: 253.0 }),
@@ -139,6 +149,17 @@ impl Properties {
         let summaries = start + all(&layout, chunks - 1, frame) * chunk as f64;
         let joins = if chunks <= MOST_JOINED { JOIN * chunks as f64 } else { PREFIX };
         own + summaries + joins
+    }
+
+    /// Clocks of a forward pass by relay.cu.
+    pub(super) fn relay_clocks(&self, problem: &Problem, layout: &Layout) -> f64 {
+        let each = self.share(problem, layout);
+        let of_products = if decay_by_sum(problem) { 0.0 } else { OF_PRODUCTS };
+        let of_method = 1.0 + OF_WALK_FROM_ZERO * (frame_factor(problem) - 1.0) + of_products;
+        let of_widening = if problem.element.size() == 2 { OF_WIDENING } else { 1.0 };
+        let of_few = if each == 1 { OF_ONE_BLOCK } else { 1.0 };
+        let tiles = (each * problem.seq.div_ceil(layout.tile)) as f64;
+        RELAY_START + RELAY_TILE * of_method * of_widening * of_few * tiles
     }
 
     /// What a block of forward.cu takes, its layout, its frames, and how many a multiprocessor has at a time.

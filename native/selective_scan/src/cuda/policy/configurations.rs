@@ -6,6 +6,7 @@ use super::backward::{
 };
 use super::forward::{
     BULK_ALIGNMENT, CHANNELS_FOR_TIME_LANES, TILE_OF_HEAVY_ROUNDS, bulk_bytes, forward_bytes, is_short_row,
+    relay_bytes,
 };
 use super::{
     Alignment, Chunks, Layout, Properties, finds_marks, has_several_passes, is_constant,
@@ -355,7 +356,7 @@ impl<'a> Configurations<'a> {
         }
     }
 
-    /// Whether the operands are aligned as bulk.cu wants them.
+    /// Whether the operands are aligned as bulk.cu and relay.cu want them.
     pub fn aligned_for_bulk(&self) -> bool {
         let Alignment { sequences, b, c, states: _ } = self.alignment;
         [sequences, b, c].iter().all(|&alignment| alignment >= BULK_ALIGNMENT)
@@ -374,6 +375,21 @@ impl<'a> Configurations<'a> {
             min_blocks: blocks_of_bulk(self.problem, &self.layout),
             shared_bytes: bulk_bytes(self.problem, &self.layout),
             ..self.walking_forward(chunks)
+        })
+    }
+
+    /// relay.cu.
+    pub fn relay(&self) -> Configuration {
+        self.that_fit(Configuration {
+            program: Program::Relay,
+            has_d: self.problem.d,
+            vector: 1,
+            vector_b: 1,
+            vector_c: 1,
+            vector_states: self.vector_states(1),
+            min_blocks: self.properties.share(self.problem, &self.layout),
+            shared_bytes: relay_bytes(self.problem, &self.layout),
+            ..self.walking(Program::Relay)
         })
     }
 

@@ -49,6 +49,15 @@ const BULK_BLOCKS_WITH_2_LANES: usize = 2;
 /// So many of them in 16 bits are slower than four lanes through registers, in chunks of more frames than these.
 const BULK_BLOCKS_THAT_LOSE: usize = 3;
 const BULK_FRAMES_THAT_LOSE: usize = 256;
+/// How relay.cu walks, but for its warps: they have tiles of the same channels, of as many frames as registers have room for the decays
+/// of.
+const RELAY_LAYOUT: Layout = Layout { channels: 32 / BULK_LAYOUT.lanes, tile: 16, ..BULK_LAYOUT };
+/// Blocks of it that a multiprocessor has at most, or other walks are faster, and warps that it has of all of them: usually, and of the
+/// two longest walks, which want the registers of more.
+const RELAY_BLOCKS: usize = 3;
+const RELAY_WARPS: [usize; 2] = [16, 12];
+/// Tiles of a warp in shared memory.
+const RELAY_TILES: usize = 2;
 /// Tiles in shared memory, and as many of outputs where these do not lie in them.
 const BULK_STAGES: usize = 3;
 /// Frames of a chunk from which on it is the faster, usually and where its start is little beside the walk, and of a row of one chunk:
@@ -71,6 +80,9 @@ const TILE_ALIGNMENT: usize = 128;
 /// What the engine that copies tiles wants the rows of a tensor to be a multiple of, in bytes, and a tensor to be aligned to.
 pub(super) const BULK_ALIGNMENT: usize = 16;
 
+/// Places along an axis that the engine can be asked for, in 32 bits with a sign, tiles beyond the end included.
+const MOST_PLACES: usize = 1 << 30;
+
 /// The forward pass of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardPlan {
@@ -84,6 +96,8 @@ pub struct ForwardPlan {
     pub checkpoint_interval: usize,
     /// What bulk.cu walks instead, if the operands are aligned.
     pub bulk: Option<Bulk>,
+    /// The layout in which relay.cu walks all rows whole instead, if the operands are aligned.
+    pub relay: Option<Layout>,
 }
 
 /// What bulk.cu walks.
@@ -218,14 +232,26 @@ pub(super) fn bulk_bytes(problem: &Problem, layout: &Layout) -> usize {
     (inputs + outputs + widened + pairs + marks + PLACE_BYTES).next_multiple_of(alignment)
 }
 
-/// Whether bulk.cu finds sequences swizzled that it reads, as it wants those that one lane alone reads an element of.
-pub(in crate::cuda) fn swizzles_inputs(problem: &Problem) -> bool {
-    changes_elements(problem)
+/// Whether a walk finds sequences swizzled that it reads: bulk.cu wants those that one lane alone reads an element of, relay.cu none.
+pub(in crate::cuda) fn swizzles_inputs(problem: &Problem, layout: &Layout) -> bool {
+    changes_elements(problem) && layout.parts == 1
 }
 
 /// Whether the engine that takes its outputs away finds them so: it can do that to frames of up to 128 bytes.
 pub(in crate::cuda) fn swizzles_outputs(problem: &Problem, layout: &Layout) -> bool {
-    changes_elements(problem) || layout.channels * problem.element.size() == 128
+    swizzles_inputs(problem, layout) || layout.channels * problem.element.size() == 128
+}
+
+/// Shared memory of relay.cu.
+pub(super) fn relay_bytes(problem: &Problem, layout: &Layout) -> usize {
+    let Layout { channels, warps, tile, .. } = *layout;
+    let size = problem.element.size();
+    let sequences = tile * channels * size * if problem.z { 3 } else { 2 };
+    let tiles = RELAY_TILES * (sequences + 2 * tile * BULK_SLOTS * size);
+    let widened = if size == 2 { 2 * tile * BULK_SLOTS * 4 } else { 0 };
+    let (made, handed) = (tile * channels * 2 * 4, channels * BULK_SLOTS * 4);
+    let barriers = (RELAY_TILES + 1) * BARRIER_BYTES;
+    (warps * (tiles + widened + made + handed + barriers)).next_multiple_of(TILE_ALIGNMENT)
 }
 
 /// Shared memory of chunks.cu.
@@ -267,25 +293,31 @@ fn forward_tile(seq: usize, interval: usize, lanes: usize, most: usize) -> usize
 }
 
 impl Properties {
-    /// Whether the device can copy tiles of a problem's operands by itself.
-    fn copies_operands(&self, problem: &Problem) -> bool {
+    /// Whether the device can copy a problem's operands by itself, in tiles of this layout.
+    fn copies_operands(&self, problem: &Problem, layout: &Layout) -> bool {
         let rows_fit = |elements: usize| (elements * problem.element.size()).is_multiple_of(BULK_ALIGNMENT);
         self.tensor_maps
-            && self.blocks_with_room(bulk_bytes(problem, &BULK_LAYOUT)) >= BULK_BLOCKS
             && real_bytes(problem) == 4
             && !problem.complex
             && varying(problem) == 2
             && !(problem.reverse || problem.bidirectional)
             && rows_fit(problem.state)
             && rows_fit(problem.dim)
-            && unit_fits(problem, &BULK_LAYOUT)
+            && [problem.batch, problem.seq, problem.dim].iter().all(|&count| count <= MOST_PLACES)
+            && unit_fits(problem, layout)
+    }
+
+    /// Whether that pays in the tiles of bulk.cu and of chunks.cu.
+    fn copies_bulk(&self, problem: &Problem) -> bool {
+        self.blocks_with_room(bulk_bytes(problem, &BULK_LAYOUT)) >= BULK_BLOCKS
+            && self.copies_operands(problem, &BULK_LAYOUT)
     }
 
     /// Whether the device can copy the tiles of the forward scan by itself. Of several passes, y gathers in its elements, which 16
     /// bits would round each time, and which nobody finishes after the last.
     fn copies_tiles(&self, problem: &Problem) -> bool {
         let gathers = problem.element == ElementType::F32 && !changes_elements(problem);
-        self.copies_operands(problem) && (gathers || problem.state <= BULK_SLOTS)
+        self.copies_bulk(problem) && (gathers || problem.state <= BULK_SLOTS)
     }
 
     /// The layout of chunks.cu, for which dt is Δ, and its shared memory, where it finds what is to be known of chunks of
@@ -303,7 +335,7 @@ impl Properties {
             Chunks::OfAdjoints => (problem.z, BULK_LAYOUT),
         };
         let may = slots == BULK_SLOTS && decay_by_sum(problem) && !(changes_dt(problem) || problem.seq_idx);
-        (may && !needs_more && self.copies_operands(problem))
+        (may && !needs_more && self.copies_bulk(problem))
             .then(|| (layout, chunks_bytes(problem.element, &layout)))
     }
 
@@ -374,6 +406,26 @@ impl Properties {
             beside: Some(Beside { layout, blocks: most }),
             ..Bulk::whole(bulk_layout(problem, 4))
         })
+    }
+
+    /// The layout in which relay.cu walks all rows at a time, with states that are kept every `interval` frames.
+    fn relay(&self, problem: &Problem, interval: usize) -> Option<Layout> {
+        let each = self.share(problem, &RELAY_LAYOUT);
+        let wants_more = is_long_walk_forward(problem) && problem.method != Method::Foh;
+        let most = RELAY_WARPS[usize::from(wants_more)] / each;
+        // An even number: of an odd one, some schedulers would have more of a block than others.
+        let warps = most / 2 * 2;
+        let layout = Layout { parts: warps, warps, ..RELAY_LAYOUT };
+        // Of half as many states, other walks have half as many in a thread.
+        let is_full = problem.state > BULK_SLOTS / 2 || each == 1;
+        let can = (1..=RELAY_BLOCKS).contains(&each)
+            && problem.state <= BULK_SLOTS
+            && is_full
+            && !problem.seq_idx
+            && (interval >= problem.seq || interval.is_multiple_of(RELAY_LAYOUT.tile))
+            && self.copies_operands(problem, &layout)
+            && self.blocks_with_room(relay_bytes(problem, &layout)) >= each;
+        can.then_some(layout)
     }
 
     /// The layout of a forward scan that finds what chunks of so many frames come to.
@@ -506,6 +558,7 @@ impl Properties {
                 chunks: 1,
                 checkpoint_interval: interval,
                 bulk: None,
+                relay: None,
             };
         }
         // With the fewest lanes, and with more, which are more warps for more operations; in chunks, these are warps enough.
@@ -526,7 +579,9 @@ impl Properties {
         });
         let timed = whole.chain(chunks).map(|plan| (self.forward_clocks(problem, &plan), plan));
         let best = timed.min_by(|(one, _), (other, _)| one.total_cmp(other));
-        best.expect("a row may be whole").1
+        let (clocks, plan) = best.expect("a row may be whole");
+        let relay = self.relay(problem, interval);
+        ForwardPlan { relay: relay.filter(|layout| self.relay_clocks(problem, layout) < clocks), ..plan }
     }
 
     /// The pass in chunks of so many frames that are walked in this layout.
@@ -537,6 +592,7 @@ impl Properties {
             chunks: problem.seq.div_ceil(chunk),
             checkpoint_interval: interval,
             bulk: self.bulk(problem, &layout, chunk),
+            relay: None,
         }
     }
 }

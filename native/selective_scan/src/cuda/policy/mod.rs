@@ -41,6 +41,11 @@ impl Properties {
         self.shared_per_multiprocessor / (bytes + RESERVED_SHARED)
     }
 
+    /// Blocks of whole rows in this layout that the fullest multiprocessor has.
+    fn share(&self, problem: &Problem, layout: &Layout) -> usize {
+        (problem.batch * blocks(problem, layout)).div_ceil(self.multiprocessors)
+    }
+
     /// Those that it has at a time, if its registers are shared out for so many.
     fn blocks_at_a_time(&self, bytes: usize, registers: usize) -> usize {
         self.blocks_with_room(bytes).min(registers).max(1)
