@@ -14,14 +14,27 @@ fn grouped(b: usize, c: usize, problem: Problem) -> Problem {
     Problem { b: Projection::PerFrame { groups: b }, c: Projection::PerFrame { groups: c }, ..problem }
 }
 
-/// Of how many problems this kernel walks the rows. Which devices want it is said without one (cuda_kernels.rs).
-fn count(problems: &[Problem], program: Program) -> usize {
-    problems.iter().filter(|problem| walks_forward(&device().properties(), problem, program)).count()
+fn initial_state(problem: Problem) -> Problem {
+    Problem { initial_state: true, ..problem }
+}
+
+/// This kernel walks the rows of all these problems or, where the device has no use for it, of none. Which devices have is said
+/// without one (cuda_kernels.rs).
+fn assert_all_or_none(problems: &[Problem], program: Program) {
+    let device = device().properties();
+    let count = problems.iter().filter(|problem| walks_forward(&device, problem, program)).count();
+    assert!([0, problems.len()].contains(&count), "{count} of {}", problems.len());
+}
+
+/// Channels that forget at once, by such a rate, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
+fn check_forgetting(problem: Problem, rate: f32) {
+    let mut case = random::case(problem, 1);
+    case.inputs.a[..4 * 16 * 4].copy_from_slice(&rate.to_ne_bytes().repeat(4 * 16));
+    check_forward(&case, &case.forward(forward)).unwrap();
 }
 
 /// What the device copies the tiles of by itself, if it can: large enough problems, with last tiles of all kinds.
 pub fn copied_tiles(quick: bool) {
-    let initial_state = |problem| Problem { initial_state: true, ..problem };
     let series = |problem| Problem { coefficients: Coefficients::Taylor, ..problem };
     let problems = [
         initial_state(problem(7, 50, 960, 16)),
@@ -116,7 +129,7 @@ pub fn copied_tiles(quick: bool) {
         initial_state(problem(1, 6000, 512, 16)),
         packed(problem(1, 6000, 512, 16)),
     ];
-    assert!([0, problems.len()].contains(&count(&problems, Program::Bulk)));
+    assert_all_or_none(&problems, Program::Bulk);
     let some = if quick { 6 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
@@ -143,18 +156,14 @@ pub fn copied_tiles(quick: bool) {
     // A last tile that is walked whole, as nobody wants the states after it.
     let lacking = [block(7, 95, 960, 16), block(4, 157, 960, 16), bf16(block(8, 157, 840, 16))];
     all(lacking.into(), |problem| check_y(&random::case(problem, 1)));
-    // Channels that forget at once, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
     let with_d = Problem { d: true, ..problem(4, 157, 960, 16) };
     for problem in [problem(4, 157, 960, 16), with_d, packed(problem(7, 157, 960, 16))] {
-        let mut case = random::case(problem, 1);
-        case.inputs.a[..4 * 16 * 4].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(4 * 16));
-        check_forward(&case, &case.forward(forward)).unwrap();
+        check_forgetting(problem, f32::NEG_INFINITY);
     }
 }
 
 /// Rows that warps hand the state on in, from tile to tile.
 pub fn relays(quick: bool) {
-    let initial_state = |problem| Problem { initial_state: true, ..problem };
     let problems = [
         initial_state(problem(1, 333, 40, 16)),
         initial_state(block(2, 420, 20, 12)),
@@ -184,18 +193,16 @@ pub fn relays(quick: bool) {
         by(Method::Rk4, initial_state(block(2, 365, 1024, 16))),
         Problem { coefficients: Coefficients::Taylor, ..by(Method::Foh, problem(1, 365, 48, 16)) },
     ];
-    assert!([0, problems.len()].contains(&count(&problems, Program::Relay)));
+    assert_all_or_none(&problems, Program::Relay);
     let some = if quick { 4 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
     });
-    // Nobody wants the state after the row, whose last tile lacks frames. Then channels that forget at once, but over frames of zero Δ.
+    // Nobody wants the state after the row, whose last tile lacks frames.
     check_y(&random::case(block(1, 333, 40, 16), 1)).unwrap();
     for rate in [f32::NEG_INFINITY, -3e38] {
         for problem in [problem(1, 333, 40, 16), block(1, 333, 40, 16)] {
-            let mut case = random::case(problem, 1);
-            case.inputs.a[..4 * 16 * 4].copy_from_slice(&rate.to_ne_bytes().repeat(4 * 16));
-            check_forward(&case, &case.forward(forward)).unwrap();
+            check_forgetting(problem, rate);
         }
     }
     // States that would grow beyond all numbers, if there were any: here, and where chunks are joined by blocks and by prefix.cu.
@@ -229,7 +236,7 @@ fn sequences_in_short_rows(quick: bool) {
         by(Method::Highorder, packed(block(8, 63, 840, 16))),
         by(Method::Foh, bf16(packed(block(13, 60, 512, 16)))),
     ];
-    assert!([0, problems.len()].contains(&count(&problems, Program::Bulk)));
+    assert_all_or_none(&problems, Program::Bulk);
     let some = if quick { 2 } else { problems.len() };
     all(problems.into_iter().take(some).collect(), |problem| {
         let mut case = random::case(problem, 1);
