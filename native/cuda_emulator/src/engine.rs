@@ -125,7 +125,8 @@ impl TensorMap {
         })
     }
 
-    /// Takes a box away from shared memory: of what is there and an element of it, `combine` makes what will be there.
+    /// Takes a box away from shared memory: of what is there and an element of it, `combine` makes what will be there. One that begins
+    /// before the tensor is not taken away: that is an illegal instruction (H200).
     pub fn take_away(
         &self,
         coordinates: &[i32],
@@ -134,6 +135,9 @@ impl TensorMap {
         shared: &mut Shared,
         combine: fn(&mut [u8], &[u8]),
     ) -> Result<(), String> {
+        if coordinates[..self.tile.len()].iter().any(|&coordinate| coordinate < 0) {
+            return Err(format!("a box is taken away that begins before the tensor, at {coordinates:?}"));
+        }
         self.each(coordinates, start, shared, |element, address| {
             if let Some(address) = address {
                 let there = global.target(address, element.len())?;
@@ -282,6 +286,8 @@ mod tests {
         assert_eq!(numbers[8..10], [2f32.to_bits(), one]);
         let words = map.take_away(&[0, 2], 64, &mut global, &mut shared, replacement).unwrap_err();
         assert!(words.contains("no multiple of 128"), "{words}");
+        let words = map.take_away(&[0, -1], 128, &mut global, &mut shared, replacement).unwrap_err();
+        assert!(words.contains("begins before the tensor"), "{words}");
         // Elements of two bytes: {frames: 6, channels: 8} of them, the low and the high half of each number in turn.
         let halves = TensorMap { element: 2, shape: vec![8, 6], strides: vec![16], tile: vec![8, 2], ..map };
         assert_eq!(TensorMap::of_words(halves.words()).as_ref(), Ok(&halves));
