@@ -49,68 +49,67 @@ fn backward(
     device().backward(problem, inputs, output_gradients, gradients)
 }
 
-/// A test: its name, whether a quick run has it, what it does.
-type Test = (&'static str, bool, fn(bool));
-
-/// Those that compile more than they do anything else. NVRTC compiles one kernel after the other in a process, so each of them has one of its
-/// own, where several are to run.
-const COMPILING: &[&str] = &[
-    "golden forward",
-    "golden backward",
-    "random problems",
-    "unusual shapes",
-    "copied tiles",
-    "relays",
-    "checkpoints",
-    "a sequence cut in two",
-    "packed rows",
-];
-
-/// Runs tests side by side, each in a process; says of each whether it has passed.
-fn side_by_side(names: &[&'static str]) -> Vec<(&'static str, bool)> {
-    let start = |&name: &&'static str| {
-        let mut process = Command::new(std::env::current_exe().unwrap());
-        process.arg(name).env_remove("EXPHIL_GPU_RECORD").stdout(Stdio::piped());
-        (name, process.spawn().unwrap())
-    };
-    let running: Vec<_> = names.iter().map(start).collect();
-    let end = |(name, process): (&'static str, Child)| {
-        let output = process.wait_with_output().unwrap();
-        let words = String::from_utf8_lossy(&output.stdout);
-        words.lines().filter(|line| line.contains(name)).for_each(|line| println!("{line}"));
-        (name, output.status.success())
-    };
-    running.into_iter().map(end).collect()
-}
+/// A test: its name, whether a quick run has it, whether it compiles more than it does anything else, what it does.
+type Test = (&'static str, bool, bool, fn(bool));
 
 const TESTS: &[Test] = &[
     // First: afterwards the device's pools may hold enough for what is to fail.
-    ("failure and recovery", true, robustness::recovery),
+    ("failure and recovery", true, false, robustness::recovery),
     // Soon: on a host that is busy with something else it fails, and the minutes after it would be lost.
-    ("first calls", false, compilation::first_calls_in_time),
-    ("golden forward", true, correctness::golden_forward),
-    ("golden backward", true, correctness::golden_backward),
-    ("random problems", false, correctness::random),
-    ("softplus", true, correctness::softplus),
-    ("unusual shapes", false, unusual::shapes),
-    ("copied tiles", true, unusual::copied_tiles),
-    ("relays", true, unusual::relays),
-    ("checkpoints", true, correctness::checkpoints),
-    ("a sequence cut in two", true, correctness::cut_in_two),
-    ("steps", true, correctness::steps),
-    ("packed rows", true, correctness::packed),
-    ("reverse", true, correctness::reverse),
-    ("slices of a batch", false, correctness::slices),
-    ("same bits twice", false, robustness::same_bits),
-    ("in place", true, robustness::in_place),
-    ("steady state", true, robustness::steady_state),
-    ("many threads", false, robustness::many_threads),
-    ("not a number", true, robustness::not_a_number),
-    ("infinite rates", true, robustness::infinite_rates),
-    ("memory of the backward pass", true, robustness::memory),
+    ("first calls", false, false, compilation::first_calls_in_time),
+    // One after the other, so that they run side by side.
+    ("golden forward", true, true, correctness::golden_forward),
+    ("golden backward", true, true, correctness::golden_backward),
+    ("random problems", false, true, correctness::random),
+    ("unusual shapes", false, true, unusual::shapes),
+    ("copied tiles", true, true, unusual::copied_tiles),
+    ("relays", true, true, unusual::relays),
+    ("checkpoints", true, true, correctness::checkpoints),
+    ("a sequence cut in two", true, true, correctness::cut_in_two),
+    ("packed rows", true, true, correctness::packed),
+    ("softplus", true, false, correctness::softplus),
+    ("steps", true, false, correctness::steps),
+    ("reverse", true, false, correctness::reverse),
+    ("slices of a batch", false, false, correctness::slices),
+    ("same bits twice", false, false, robustness::same_bits),
+    ("in place", true, false, robustness::in_place),
+    ("steady state", true, false, robustness::steady_state),
+    ("many threads", false, false, robustness::many_threads),
+    ("not a number", true, false, robustness::not_a_number),
+    ("infinite rates", true, false, robustness::infinite_rates),
+    ("memory of the backward pass", true, false, robustness::memory),
     // Last: its kernels are those of the figures.
-    ("spills", false, compilation::no_spills),
+    ("spills", false, false, compilation::no_spills),
 ];
+
+/// Runs a test in this process; whether it has passed.
+fn passes(&(name, _, _, test): &Test, quick: bool) -> bool {
+    let start = Instant::now();
+    let result = catch_unwind(AssertUnwindSafe(|| test(quick)));
+    println!(
+        "{} {name} ({:.1} s)",
+        if result.is_ok() { "ok    " } else { "FAILED" },
+        start.elapsed().as_secs_f64()
+    );
+    result.is_ok()
+}
+
+/// Runs tests side by side, each in a process, because NVRTC compiles one kernel after the other in a process; whether each has passed.
+fn pass_side_by_side(tests: &[Test]) -> Vec<bool> {
+    let start = |&(name, ..): &Test| {
+        let mut process = Command::new(std::env::current_exe().unwrap());
+        process.arg(name).env_remove("EXPHIL_GPU_RECORD").stdout(Stdio::piped());
+        process.spawn().unwrap()
+    };
+    let running: Vec<_> = tests.iter().map(start).collect();
+    let end = |process: Child| {
+        let output = process.wait_with_output().unwrap();
+        // All but the device.
+        String::from_utf8_lossy(&output.stdout).lines().skip(1).for_each(|line| println!("{line}"));
+        output.status.success()
+    };
+    running.into_iter().map(end).collect()
+}
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -141,34 +140,21 @@ fn main() {
     let whole = !quick && words.is_empty();
     let record_file = std::env::var_os("EXPHIL_GPU_RECORD").filter(|_| whole);
     let is_test =
-        |word: &&str| TESTS.iter().any(|(name, in_quick, _)| (!quick || *in_quick) && name.contains(word));
+        |word: &&str| TESTS.iter().any(|(name, in_quick, ..)| (!quick || *in_quick) && name.contains(word));
     if let Some(word) = words.iter().find(|word| !is_test(word)) {
         panic!("no test has {word:?} in its name");
     }
-    let compiling: Vec<_> = COMPILING.iter().copied().filter(|name| !quick && wanted(name)).collect();
+    let tests = TESTS.iter().copied().filter(|&(name, in_quick, ..)| (!quick || in_quick) && wanted(name));
+    let tests: Vec<Test> = tests.collect();
     let mut passed = Vec::new();
     let mut failed = Vec::new();
-    for &(name, in_quick, test) in TESTS {
-        if quick && !in_quick || !wanted(name) || passed.contains(&name) || failed.contains(&name) {
-            continue;
-        }
-        if compiling.len() > 1 && compiling.contains(&name) {
-            for (name, has_passed) in side_by_side(&compiling) {
-                if has_passed { passed.push(name) } else { failed.push(name) }
-            }
-            assert!(record_file.is_none() || failed.is_empty(), "no record, because this failed: {failed:?}");
-            continue;
-        }
-        let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| test(quick)));
-        println!(
-            "{} {name} ({:.1} s)",
-            if result.is_ok() { "ok    " } else { "FAILED" },
-            start.elapsed().as_secs_f64()
-        );
-        match result {
-            Ok(()) => passed.push(name),
-            Err(_) => failed.push(name),
+    for group in tests.chunk_by(|one, other| !quick && one.2 && other.2) {
+        let results = match group {
+            [test] => vec![passes(test, quick)],
+            several => pass_side_by_side(several),
+        };
+        for (&(name, ..), has_passed) in group.iter().zip(results) {
+            if has_passed { passed.push(name) } else { failed.push(name) }
         }
         assert!(record_file.is_none() || failed.is_empty(), "no record, because this failed: {failed:?}");
     }
