@@ -24,6 +24,7 @@ mod unusual;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
+use std::thread::available_parallelism;
 use std::time::Instant;
 
 use selective_scan::cuda::{self, Device};
@@ -96,8 +97,12 @@ fn passes(&(name, _, _, test): &Test, quick: bool) -> bool {
 
 /// Runs tests side by side, each in a process, because NVRTC compiles one kernel after the other in a process; whether each has passed.
 fn pass_side_by_side(tests: &[Test]) -> Vec<bool> {
+    // One compiles, others compute what is right: more would wait, by asking again and again, on the cores of those who work.
+    let cores = available_parallelism().map_or(1, usize::from);
+    let threads = (2 * cores).div_ceil(tests.len()).max(2);
     let start = |&(name, ..): &Test| {
         let mut process = Command::new(std::env::current_exe().unwrap());
+        process.env("RAYON_NUM_THREADS", threads.to_string());
         process.arg(name).env_remove("EXPHIL_GPU_RECORD").stdout(Stdio::piped());
         process.spawn().unwrap()
     };

@@ -32,6 +32,8 @@ impl Memory {
         unsafe {
             let address = result::malloc_sync(len + guard()).unwrap();
             result::memset_d8_sync(address, 0xff, len + guard()).unwrap();
+            // A device that is busy may do that later, after what a stream of ours has written there.
+            result::stream::synchronize(std::ptr::null_mut()).unwrap();
             Self { address, len }
         }
     }
