@@ -380,6 +380,9 @@ __device__ __forceinline__ void store_vector(Stored* target, const Real (&values
 
 // Whether something is done to dt before it is Δ.
 #define CHANGES_DT (HAS_DT_BIAS || SOFTPLUS || LIMIT)
+// Whether more is done to elements than the scan (`changes_elements` of the policy): where tiles are copied, one lane of a channel then
+// owns each (owners.cuh).
+#define HAS_OWNERS (CHANGES_DT || HAS_D || HAS_Z)
 
 #if ELEMENT == 1
 __device__ __forceinline__ Real softplus(Real x) { return x > (Real)20 ? x : log1p(exp(x)); }

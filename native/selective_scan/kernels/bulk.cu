@@ -19,8 +19,8 @@
 //
 // Where rows are packed, a tile that goes on with the sequence of the one before is walked like any other, and one that has marks
 // span by span, as is a last one that lacks frames. In rows shorter than 65 frames (SHORT_ROW) hardly a tile has none, so sequences
-// begin in the unrolled walk, too. The carrier's warp finds the marks. Of several passes (more than SLOTS states), all but the first
-// add to y.
+// begin in the unrolled walk, too. The carrier's warp finds the marks. Of several passes (of more than SLOTS states, or both ways), all
+// but the first add to y.
 
 #define USE_X 1
 #define USE_B 1
@@ -36,19 +36,11 @@
 #include "block.cuh"
 #include "lanes.cuh"
 #include "bulk.cuh"
-
-#define SPAN LANES
-#define SPANS (TILE / SPAN)
+#include "tiles.cuh"
 
 static_assert((LANES == 4 || LANES == 2) && SLOTS == 16 && PACK == 4 && WARPS == 4 && CHANNELS == 128 / LANES,
               "a lane has packs of states");
-static_assert(!COMPLEX && TILE_B && TILE_C && ROUNDS == 1 && !SUMMARY, "what is copied, and walked once");
-static_assert(ELEMENT == 0 || (ELEMENT > 1 && !SEVERAL_PASSES), "y does not gather in 16 bits");
 static_assert(!SHARES || !(CUT || SEVERAL_PASSES || SEQ_IDX), "nothing comes before what is walked side by side");
-
-// Whether more is done to elements than the scan (`changes_elements` of the policy): then one lane of a channel owns each
-// (elements.cuh).
-#define HAS_OWNERS (CHANGES_DT || HAS_D || HAS_Z)
 
 // Whether sequences begin in tiles that are walked whole, too.
 #define RESETS (SEQ_IDX && SHORT_ROW)
@@ -56,7 +48,7 @@ static_assert(!SHARES || !(CUT || SEVERAL_PASSES || SEQ_IDX), "nothing comes bef
 // register that it has not.
 #define KEEPS_BEFORE (SHORT_ROW && (SEQ_IDX || !HAS_GAIN || !HAS_OWNERS))
 
-static_assert(!HAS_OWNERS || (LANES == 4 && !SEVERAL_PASSES), "elements are made and finished once");
+static_assert(!HAS_OWNERS || LANES == 4, "elements are made once");
 
 // The frames of a sequence in a tile. Where lanes want the same channel of different frames, which is what they write and what owners
 // read, the engine swizzles: of the lines of 128 bytes, r of them has the 16 bytes p at p ^ r % 8, or, with frames of 64 bytes, at
@@ -64,12 +56,12 @@ static_assert(!HAS_OWNERS || (LANES == 4 && !SEVERAL_PASSES), "elements are made
 #define FRAME_BYTES (CHANNELS * (int)sizeof(Element))
 #define SWIZZLED (HAS_OWNERS || FRAME_BYTES == 128)
 
-// Of a tile, as the engine copies them or as they are walked.
-template <typename Stored>
-struct Projections {
-  Stored b[TILE][SLOTS], c[TILE][SLOTS];
-};
-typedef Element Sequence[TILE][CHANNELS];
+// What the number of one of eight frames changes of where its elements lie.
+__device__ __forceinline__ int swizzle_of(int frame) {
+  constexpr int FRAMES = FRAME_BYTES < 128 ? 128 / FRAME_BYTES : 1, PER_PACK = 16 / sizeof(Element);
+  return SWIZZLED ? frame / FRAMES * PER_PACK : 0;
+}
+
 #define SWIZZLED_BYTES 1024  // places repeat after so many
 // As the engine copies it, each tensor's part at a multiple of 128 bytes.
 struct Tile {
@@ -84,7 +76,6 @@ struct Tile {
 #endif
   Projections<Element> projections;
 };
-static_assert(TILE % SPAN == 0, "a tile is made of spans");
 #define TILE_BYTES (TILE * ((2 + HAS_Z) * FRAME_BYTES + 2 * SLOTS * (int)sizeof(Element)))
 
 #if HAS_OWNERS
@@ -97,8 +88,6 @@ struct alignas(SWIZZLED ? SWIZZLED_BYTES : 128) Outputs {
   Sequence y;
 };
 #endif
-
-__device__ __forceinline__ int column_of(int row) { return row; }
 
 #include "spans.cuh"
 
@@ -155,11 +144,11 @@ struct Marks {
 
   __device__ __forceinline__ Marks(const Arguments& args, const Place& place, const Frames& frames) {
     const int own = (int)(threadIdx.x % 32);
-    const i64 first = place.row * args.seq + frames.begin + own;
+    const i64 first = frames.begin + own;
 #if FINDS_MARKS
-    next = args.seq_idx + first;
+    next = args.seq_idx + place.row * args.seq + frame_at(args, first);
 #else
-    next = args.marks + first;
+    next = args.marks + place.row * args.seq + first;
 #endif
     left = own < TILE ? frames.count - own : 0;
     ask();
@@ -172,7 +161,7 @@ struct Marks {
 #else
     mark = left > 0 ? *next : MARK_SKIP;
 #endif
-    next += TILE;
+    next += FINDS_MARKS && REVERSE ? -TILE : TILE;
     left -= TILE;
   }
 
@@ -189,23 +178,15 @@ struct Marks {
 };
 static_assert(!SEQ_IDX || TILE <= 32, "a thread of a warp has the mark of one frame of a tile");
 
-// Whether all threads of the carrier's warp have something to do, and which of them asks.
+// Whether all threads of the carrier's warp have something to do with each tile, and which of them asks.
 #define ALL_CARRY (WIDENS || SEQ_IDX)
-__device__ __forceinline__ bool asks() { return !ALL_CARRY || threadIdx.x == THREADS; }
+__device__ __forceinline__ bool asks() { return !(ALL_CARRY || REVERSE) || threadIdx.x == THREADS; }
 
 __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
                                     const Frames& frames, [[maybe_unused]] Marks& marks, int number, int stage) {
   Barrier& barrier = shared.stages.brought[stage];
   if (asks()) {
-    Tile& tile = shared.tiles[stage];
-    const int frame = frames.begin + number * TILE, channel = (int)place.channel0, row = (int)place.row;
-    bring(tile.delta, maps.dt, channel, frame, row, barrier);
-    bring(tile.x, maps.x, channel, frame, row, barrier);
-#if HAS_Z
-    bring(tile.z, maps.z, channel, frame, row, barrier);
-#endif
-    bring(tile.projections.b, maps.b, (int)first_state(args), (int)place.group_b, frame, row, barrier);
-    bring(tile.projections.c, maps.c, (int)first_state(args), (int)place.group_c, frame, row, barrier);
+    bring_tile(shared.tiles[stage], args, maps, place, (int)place.row, frames.begin + number * TILE, barrier);
   }
 #if SEQ_IDX
   marks.store(shared.marks[stage]);
@@ -226,6 +207,27 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
     take_away(maps.y, (int)place.channel0, frame, (int)place.row, outputs);
   }
   wait_until_read();
+}
+
+// Stores the outputs of a tile that begins before the tensor, by all threads of the carrier's warp.
+__device__ __forceinline__ void store_outputs(Shared& shared, const Arguments& args, const Place& place, int frame, int number) {
+  const int stage = number % STAGES;
+  shared.stages.walked[stage].wait(number / STAGES % 2);
+  const Sequence& outputs = outputs_of(shared, stage);
+  Element* row = args.y + place.row * args.seq * args.dim + place.channel0;
+#pragma unroll 1
+  for (int r = -frame; r < TILE; r++) {
+#pragma unroll 1
+    for (int channel = threadIdx.x % 32; channel < place.channels; channel += 32) {
+      const Element output = outputs[r][channel ^ swizzle_of(r % 8)];
+      Element& at = row[(frame + r) * args.dim + channel];
+#if SEVERAL_PASSES
+      at = args.first_pass ? output : at + output;
+#else
+      at = output;
+#endif
+    }
+  }
 }
 
 // SHARES: a launch walks some blocks of those of all rows in line, from args.first_block on (Share in policy/forward.rs).
@@ -262,14 +264,24 @@ __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, con
     widen_projection(shared.widened[stage].c, shared.tiles[stage].projections.c);
 #endif
   };
+  const auto first_frame_of = [&](int number) { return first_frame(args, frames.begin + number * TILE); };
   const auto take = [&](int number, const Turn<STAGES>& stage) {
     if (number == 0 && !is_beside(args)) wait_for_kernels_before();  // they may still read what lies where y goes
-    if (asks()) fetch_outputs(shared, args, maps, place, frames.begin + number * TILE, stage);
+    const int frame = first_frame_of(number);
+    if (asks() && !(REVERSE && frame < 0)) fetch_outputs(shared, args, maps, place, frame, stage);
 #if ALL_CARRY
     __syncwarp();
 #endif
   };
-  carry_tiles(shared.stages, frames.tiles(), ask_for, widen, take);
+  if (ALL_CARRY || asks()) carry_tiles(shared.stages, frames.tiles(), ask_for, widen, take);
+#if REVERSE
+  __syncwarp();
+  const int last = frames.tiles() - 1, frame = first_frame_of(last);
+  if (frame < 0) {
+    if (!is_beside(args)) wait_for_kernels_before();
+    store_outputs(shared, args, place, frame, last);
+  }
+#endif
   if (asks()) wait_until_written();
   if (is_beside(args)) wait_for_kernels_before();  // whoever waits for this waits for them, too
 }
@@ -295,8 +307,8 @@ __device__ __forceinline__ void fetch_span(const Shared& shared, int stage, cons
     const int r = span * SPAN + g;
     elements.fetch(tile, thread, r, counted, g, delta, operands.x);
     State b[STATES], c[STATES];
-    load_slots(b, projections.b[r], thread.lane);
-    load_slots(c, projections.c[r], thread.lane);
+    load_slots(b, projections.b[in_tile(r)], thread.lane);
+    load_slots(c, projections.c[in_tile(r)], thread.lane);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
       operands.b[s][g] = b[s];
@@ -357,9 +369,12 @@ __device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)
 }
 
 // Sums the lanes' parts of a span; every lane puts one frame's, of those that are not marked to be skipped.
-__device__ __forceinline__ void put_sums(Shared& shared, int stage, const Thread& thread, const Elements& elements, int span,
-                                         u32 marks, Real (&y)[SPAN]) {
+__device__ __forceinline__ void put_sums(Shared& shared, [[maybe_unused]] const Arguments& args, int stage, const Thread& thread,
+                                         const Elements& elements, int span, u32 marks, Real (&y)[SPAN]) {
   sum_over_lanes(thread.lane, y);
+#if SEVERAL_PASSES
+  y[0] *= args.scale;
+#endif
   const Real sum = elements.finish(y[0]);
   own(outputs_of(shared, stage), thread, span) = to_element(marks >> 8 * thread.lane & MARK_SKIP ? (Real)0 : sum);
 }
@@ -386,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   }
   __syncthreads();
   if (threadIdx.x >= THREADS) {
-    if (ALL_CARRY || threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
+    if (ALL_CARRY || REVERSE || threadIdx.x == THREADS) carry(shared, args, maps, place, frames);
     return;
   }
 
@@ -442,9 +457,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         elements.go_on(args, shared.tiles[stage.place], shared.tiles[next.place], thread, span);
         walk_fetched<true>(thread, delta, operands, marks, SPAN, y);
         if (span > 0) {
-          put_sums(shared, stage.place, thread, elements, span - 1, 0, last);
+          put_sums(shared, args, stage.place, thread, elements, span - 1, 0, last);
         } else if (number > first) {
-          put_sums(shared, before, thread, elements, SPANS - 1, 0, last);
+          put_sums(shared, args, before, thread, elements, SPANS - 1, 0, last);
           tell_walked(shared, before);
         }
 #pragma unroll
@@ -464,7 +479,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
     const int other = SEQ_IDX ? number : whole;
     if (other > first) {
       elements.end();
-      put_sums(shared, before, thread, elements, SPANS - 1, 0, last);
+      put_sums(shared, args, before, thread, elements, SPANS - 1, 0, last);
       tell_walked(shared, before);
     }
     if (other < tiles) {
@@ -477,7 +492,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
         elements.make_alone(args, shared.tiles[stage.place], thread, span);
         fetch_span(shared, stage.place, thread, elements, span, span, delta, operands);
         walk_fetched<false>(thread, delta, operands, marks, rows - span * SPAN, y);
-        put_sums(shared, stage.place, thread, elements, span, marks, y);
+        put_sums(shared, args, stage.place, thread, elements, span, marks, y);
       }
       tell_walked(shared, stage.place);
       stage.advance();

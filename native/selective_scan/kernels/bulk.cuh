@@ -1,7 +1,7 @@
 // Copies of whole tiles between device memory and shared memory by the device's own engine, from 9.0 on (PTX ISA, "Data movement
 // and conversion instructions: tensor copy"): one thread asks, by a tensor map that the host has made (tensor_maps.rs), and no
-// thread needs an address, a condition or a register. What lies beyond the tensor is zero where it is brought, and left alone
-// where it is taken away.
+// thread needs an address, a condition or a register. What lies beyond the tensor is zero where it is brought, and what lies behind
+// it is left alone where it is taken away.
 
 // Tiles in shared memory, where they are walked by WARPS warps and one thread of a further one, the carrier, asks for them.
 #define STAGES 3
@@ -14,6 +14,18 @@
 struct alignas(64) TensorMap {
   u64 opaque[16];
 };
+
+// A tile lies as the tensor does, whichever way it is walked: REVERSE, from its last frame to its first.
+
+// The frame with which the tile begins that is walked from scan index i on. Where REVERSE, that of a tile that lacks frames lies before
+// the tensor: what is brought of it from there is zero, too, but to take it away is an illegal instruction (H200).
+__device__ __forceinline__ int first_frame(const Arguments& args, int i) { return REVERSE ? (int)args.seq - i - TILE : i; }
+
+// `frame` of arguments.cuh, where a kernel is compiled for a direction.
+__device__ __forceinline__ i64 frame_at(const Arguments& args, i64 i) { return REVERSE ? args.seq - 1 - i : i; }
+
+// Where the frame of a tile lies that is walked after r others.
+__device__ __forceinline__ constexpr int in_tile(int r) { return REVERSE ? TILE - 1 - r : r; }
 
 // What scan_bulk and scan_relay are given beside `Arguments`, and what scan_chunks is: of tensor_maps.rs.
 struct Maps {

@@ -40,7 +40,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 
-// The frames of a chunk, in tiles from the side on which the walk begins. Of the last some may be missing.
+// The frames of a chunk in scan order, in tiles from the side on which the walk begins. Of the last some may be missing.
 struct Frames {
   int begin, end;
 
@@ -67,7 +67,7 @@ __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const
   if (WIDENS && threadIdx.x != THREADS) return;
   Barrier& barrier = shared.stages.brought[stage];
   Tile& tile = shared.tiles[stage];
-  const int frame = frames.first_of(number), channel = (int)place.channel0, row = (int)place.row;
+  const int frame = first_frame(args, frames.first_of(number)), channel = (int)place.channel0, row = (int)place.row;
   bring(tile.delta, maps.dt, channel, frame, row, barrier);
   bring(tile.source, maps.source, channel, frame, row, barrier);
   bring(tile.projection, maps.projection, (int)first_state(args), (int)(ADJOINTS ? place.group_c : place.group_b), frame, row,
@@ -102,7 +102,7 @@ __device__ __forceinline__ void fetch(const Shared& shared, int stage, const Thr
 #endif
 #pragma unroll
   for (int f = 0; f < STEP; f++) {
-    const int r = ADJOINTS ? TILE - 1 - first - f : first + f;
+    const int r = in_tile(ADJOINTS ? TILE - 1 - first - f : first + f);
     operands.delta[f] = to_real(tile.delta[r][thread.column]);
     operands.source[f] = to_real(tile.source[r][thread.column]);
     load_slots(operands.projection[f], projection[r], thread.lane);

@@ -4,14 +4,10 @@
 // lane's number. Where the engine swizzles, the lanes of a channel find different banks.
 template <typename Its>
 __device__ __forceinline__ auto& own(Its& sequence, const Thread& thread, int span) {
-  if constexpr (SWIZZLED) {
-    // Found once for all spans: what they add to it are other bits.
-    constexpr int FRAMES = FRAME_BYTES < 128 ? 128 / FRAME_BYTES : 1, PER_PACK = 16 / sizeof(Element);
-    const int place = thread.lane * CHANNELS + (thread.row ^ thread.lane / FRAMES * PER_PACK);
-    return (&sequence[span * SPAN][0])[place ^ span * SPAN % 8 / FRAMES * PER_PACK];
-  } else {
-    return sequence[span * SPAN + thread.lane][thread.row];
-  }
+  const int lane = frame_of_lane(thread.lane), first = first_of_span(span);
+  // Found once for all spans: what they add to it are other bits.
+  const int place = lane * CHANNELS + (thread.row ^ swizzle_of(lane));
+  return (&sequence[first][0])[place ^ swizzle_of(first % 8)];
 }
 
 #if HAS_OWNERS
@@ -54,7 +50,7 @@ struct Elements : Owner {
     __syncwarp();
   }
 
-  // A frame of a span as it is walked, frame r of its tile; one of an even number together with the next.
+  // A frame of a span as it is walked, after r others of its tile; one of an even number together with the next.
   __device__ __forceinline__ void fetch(const Tile&, const Thread&, int, int span, int frame, Real (&delta)[SPAN],
                                         Real (&x)[SPAN]) const {
     if (frame % 2 != 0) return;
@@ -133,8 +129,8 @@ struct Elements {
   __device__ __forceinline__ void begin(const Arguments&, const Tile&, const Thread&) {}
   __device__ __forceinline__ void fetch(const Tile& tile, const Thread& thread, int r, int, int frame, Real (&delta)[SPAN],
                                         Real (&x)[SPAN]) const {
-    delta[frame] = to_real(tile.delta[r][thread.row]);
-    x[frame] = to_real(tile.x[r][thread.row]);
+    delta[frame] = to_real(tile.delta[in_tile(r)][thread.row]);
+    x[frame] = to_real(tile.x[in_tile(r)][thread.row]);
   }
   __device__ __forceinline__ void go_on(const Arguments&, const Tile&, const Tile&, const Thread&, int) {}
   __device__ __forceinline__ void end_span() {}

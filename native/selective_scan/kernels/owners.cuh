@@ -1,6 +1,9 @@
 // What is done to an element of dt and x before it is walked, and to a sum of it before it is stored, by the one lane that owns it.
 
 struct Owner {
+#if REVERSE
+  int frame;
+#endif
 #if HAS_DT_BIAS
   Real dt_bias;
 #endif
@@ -10,6 +13,12 @@ struct Owner {
 
   // Asks for the parameters of the thread's channel.
   __device__ __forceinline__ Owner([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread) {
+#if REVERSE
+    frame = frame_of_lane(thread.lane);
+    // Of a number whose bits it does not know, the compiler finds addresses once for all spans of a tile; of a difference it makes other
+    // bits, and each address by itself (H200: long against the order of frames 489 µs, and 477 so).
+    asm("" : "+r"(frame));
+#endif
 #if HAS_DT_BIAS
     dt_bias = thread.active ? args.dt_bias[thread.channel] : (Real)0;
 #endif
@@ -23,6 +32,15 @@ struct Owner {
 #endif
 #if HAS_D
     settle(d, args);
+#endif
+  }
+
+  // Where its own frame of a span lies in it.
+  __device__ __forceinline__ int frame_of([[maybe_unused]] const Thread& thread) const {
+#if REVERSE
+    return frame;
+#else
+    return thread.lane;
 #endif
   }
 

@@ -10,12 +10,16 @@
 // A warp has tiles of its own, which the device's engine brings (bulk.cuh), OWN_TILES ahead, so it waits for no other but for the states,
 // and between being handed these and handing them on lie four multiply-adds. An element is made, and finished, by the lane that owns
 // it: of a span, the frame that has its number.
+//
+// Where rows are packed, each warp finds the marks of its tiles. One that goes on with the sequence of the one before is walked like any
+// other. One that has marks is walked span by span: what comes from its first reset on before the states are there; all of it after, if
+// it skips frames alone. Of several passes (of more than SLOTS states, or both ways), all but the first add to y.
 
 #define USE_X 1
 #define USE_B 1
 #define USE_C 1
 #define USE_DY 0
-#define ONE_PASS 1
+#define ONE_PASS (!SEVERAL_PASSES)
 
 #include "number.cuh"
 #include "discretize.cuh"
@@ -23,33 +27,24 @@
 #include "block.cuh"
 #include "lanes.cuh"
 #include "bulk.cuh"
+#include "tiles.cuh"
 
-#define SPAN LANES
-#define SPANS (TILE / SPAN)
 #define OWN_TILES 2
 
 // Whether sums over lanes are taken twice, of what is walked from zero and of what is added to it, or the thread's parts of all frames
-// wait for the latter. That is 5% faster, but where products or rates want registers, too, there are not enough (H200).
+// wait for the latter. That is 5% faster, but where products, rates or marks want registers, too, there are not enough (H200).
 #define SUMS_TWICE (METHOD == BILINEAR || METHOD == ZOH_EXACT || METHOD == POLY || METHOD == HIGHORDER || \
-                    (METHOD == FOH && (CHANGES_DT || HAS_D || HAS_Z)))
+                    ((METHOD == FOH || SEQ_IDX) && HAS_OWNERS))
 
 static_assert(LANES == 4 && SLOTS == 16 && PACK == 4 && CHANNELS == CHANNELS_PER_WARP, "all warps have the same channels");
 static_assert(PARTS == WARPS && WARPS > 1, "each walks a tile of its own");
-static_assert(!COMPLEX && ELEMENT != 1 && TILE_B && TILE_C && ROUNDS == 1 && !SUMMARY, "what is copied, and walked once");
-static_assert(!CUT && !SEQ_IDX && !SEVERAL_PASSES, "a row is walked whole");
-static_assert(TILE % SPAN == 0 && SPAN % 2 == 0, "a tile is made of spans, and these of pairs of frames");
-
-__device__ __forceinline__ int column_of(int row) { return row; }
+static_assert(!CUT, "a row is walked whole");
+static_assert(!SEQ_IDX || TILE == 16, "a warp has a thread for each frame of a tile, and for as many before it");
+static_assert(SPAN % 2 == 0, "a span is made of pairs of frames");
 
 #include "spans.cuh"
 #include "owners.cuh"
 
-// Of a tile, as the engine copies them or as they are walked.
-template <typename Stored>
-struct Projections {
-  Stored b[TILE][SLOTS], c[TILE][SLOTS];
-};
-typedef Element Sequence[TILE][CHANNELS];
 // As the engine copies it, each tensor's part at a multiple of 128 bytes.
 struct alignas(128) Tile {
   Sequence delta, x;
@@ -85,15 +80,9 @@ __device__ __forceinline__ bool is_elected() {
 }
 
 // Asks for a warp's tile. The row is found anew, in 32 bits: so it is known to be the same for all threads, too.
-__device__ __forceinline__ void ask(Tile& tile, Barrier& brought, const Maps& maps, const Place& place, int number) {
-  const int frame = number * TILE, channel = (int)place.channel0, row = (int)(blockIdx.z * gridDim.y + blockIdx.y);
-  bring(tile.delta, maps.dt, channel, frame, row, brought);
-  bring(tile.x, maps.x, channel, frame, row, brought);
-#if HAS_Z
-  bring(tile.z, maps.z, channel, frame, row, brought);
-#endif
-  bring(tile.projections.b, maps.b, 0, (int)place.group_b, frame, row, brought);
-  bring(tile.projections.c, maps.c, 0, (int)place.group_c, frame, row, brought);
+__device__ __forceinline__ void ask(Tile& tile, Barrier& brought, const Arguments& args, const Maps& maps, const Place& place,
+                                    int number) {
+  bring_tile(tile, args, maps, place, (int)(blockIdx.z * gridDim.y + blockIdx.y), number * TILE, brought);
   brought.arrive_announcing(sizeof(Tile));
 }
 
@@ -115,6 +104,84 @@ __device__ __forceinline__ const Projections<Real>& widen([[maybe_unused]] OfWar
 #endif
 }
 
+#if SEQ_IDX
+// The block's row as if for the first time: what the compiler has found from it before, it would keep in registers all through the walk of
+// other tiles.
+__device__ __forceinline__ u32 row_anew() {
+  u32 y, z, rows;
+  asm volatile("mov.u32 %0, %%ctaid.y;\nmov.u32 %1, %%ctaid.z;\nmov.u32 %2, %%nctaid.y;" : "=r"(y), "=r"(z), "=r"(rows));
+  return z * rows + y;
+}
+
+// The index of a frame in scan order, or −1 where there is none.
+__device__ __forceinline__ int index_at(const Arguments& args, u32 row, int i) {
+  return i >= 0 && i < args.seq ? args.seq_idx[row * args.seq + frame_at(args, i)] : -1;
+}
+
+// Of the frames of a tile, and of as many before them, a thread's each: what their marks are found by.
+__device__ __forceinline__ int index_for_marks(const Arguments& args, int number) {
+  return index_at(args, row_anew(), (number - 1) * TILE + thread_anew() % 32);
+}
+
+// The index of the last frame before this one, in scan order, that is not skipped, or −1. By all threads of a warp, which go back in wide
+// strides over long stretches of padding.
+__device__ __forceinline__ int index_before(const Arguments& args, u32 row, int end) {
+  constexpr int AT_ONCE = 4;
+#pragma unroll 1
+  for (; end > 0; end -= AT_ONCE * 32) {
+    int indices[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      indices[k] = index_at(args, row, end - (k + 1) * 32 + (int)(threadIdx.x % 32));
+    }
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      const u32 taken = __ballot_sync(ALL_LANES, indices[k] >= 0);
+      if (taken) return __shfl_sync(ALL_LANES, indices[k], 31 - __clz(taken));
+    }
+  }
+  return -1;
+}
+
+// Whether all frames of a tile go on with the sequence of the frame before it, from what all threads of its warp have of `index_for_marks`:
+// so do most, and to ask takes a fifth of what it takes to find their marks.
+__device__ __forceinline__ bool goes_on(int index) {
+  const int last = __shfl_sync(ALL_LANES, index, TILE - 1);
+  return !any_of_warp(threadIdx.x % 32 >= TILE && (index < 0 || index != last));
+}
+#endif
+
+// The marks of the frames of a tile, a bit each.
+struct Marks {
+  u32 resets = 0, skips = 0;
+
+  Marks() = default;
+#if SEQ_IDX
+  // Of those of a tile, from what all threads of its warp have of `index_for_marks`.
+  __device__ __forceinline__ Marks(const Arguments& args, int number, int index) {
+    const int own = (int)(threadIdx.x % 32) - TILE;
+    const u32 taken = __ballot_sync(ALL_LANES, index >= 0);
+    int last = -1;
+    if (taken >> TILE && !(taken << TILE)) last = index_before(args, row_anew(), (number - 1) * TILE);
+    const u8 mark = mark_in_warp(index, last);
+    const u32 bits = own < 0 ? 0 : (mark & MARK_RESET ? 1u << own : 0) | (mark & MARK_SKIP ? 1u << TILE << own : 0);
+    const u32 all = __reduce_or_sync(ALL_LANES, bits);
+    resets = all % (1u << TILE);
+    skips = all >> TILE;
+  }
+#endif
+
+  // Those of a span, a byte each.
+  __device__ __forceinline__ u32 of_span(int span) const {
+    const auto bytes_of = [&](u32 bits) { return (bits >> span * SPAN) % (1u << SPAN) * 0x204081u & 0x1010101u; };
+    return bytes_of(resets) * MARK_RESET | bytes_of(skips) * MARK_SKIP;
+  }
+  __device__ __forceinline__ bool any() const { return resets || skips; }
+  __device__ __forceinline__ bool skip_all() const { return skips == (1u << TILE) - 1; }
+  __device__ __forceinline__ int first_reset() const { return 31 - __clz(resets & -resets); }
+};
+static_assert(SPAN == 4, "bits of a span become bytes by a product");
+
 // Keeps the states before a frame for the backward pass, if it is one of those before which it wants them. The thread is found anew: the
 // walk needs the registers.
 __device__ __forceinline__ void keep_before(const Arguments& args, const Place& place, int frame, const State (&before)[STATES]) {
@@ -123,7 +190,7 @@ __device__ __forceinline__ void keep_before(const Arguments& args, const Place& 
   Thread thread;
   find_thread(thread, place);
   const i64 kept = place.row * args.checkpoint_count + number;
-  State* to = args.checkpoints + (kept * args.dim + thread.channel) * args.state;
+  State* to = args.checkpoints + (kept * args.dim + thread.channel) * args.state + first_state(args);
   store_states(before, to, states_of_round(thread, args, 0), thread.lane);
 }
 
@@ -133,8 +200,8 @@ __device__ __forceinline__ Real make_elements(const Arguments& args, const Owner
   Real pairs[SPANS][2], sum = 0;
 #pragma unroll
   for (int span = 0; span < SPANS; span++) {
-    const int r = span * SPAN + thread.lane;
-    owner.make(args, to_real(tile.delta[r][thread.row]), to_real(tile.x[r][thread.row]), pairs[span]);
+    const int r = span * SPAN + thread.lane, at = first_of_span(span) + owner.frame_of(thread);
+    owner.make(args, to_real(tile.delta[at][thread.row]), to_real(tile.x[at][thread.row]), pairs[span]);
     // What is missing leaves the states as they are.
     if (CHANGES_DT && r >= rows) pairs[span][0] = 0;
     sum += pairs[span][0];
@@ -178,8 +245,8 @@ __device__ __forceinline__ void walk_from_zero(const Thread& thread, const OfWar
       for (int f = 0; f < 2; f++) {
         const int g = first + f, r = span * SPAN + g;
         State b[STATES], c[STATES];
-        load_slots(b, projections.b[r], thread.lane);
-        load_slots(c, projections.c[r], thread.lane);
+        load_slots(b, projections.b[in_tile(r)], thread.lane);
+        load_slots(c, projections.c[in_tile(r)], thread.lane);
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
           const Coefficients k = discretize(thread.rate[s], delta[f]);
@@ -204,7 +271,7 @@ __device__ __forceinline__ Real walk_on(const Thread& thread, const Projections<
   for (int g = 0; g < SPAN; g++) {
     const int r = span * SPAN + g;
     State c[STATES];
-    load_slots(c, projections.c[r], thread.lane);
+    load_slots(c, projections.c[in_tile(r)], thread.lane);
     parts[g] = SUMS_TWICE ? (Real)0 : y.parts[SUMS_TWICE ? 0 : g];
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
@@ -234,40 +301,57 @@ __device__ __forceinline__ State left_of(const Rate& rate, [[maybe_unused]] Real
 struct Target {
   Element* next;
   i64 stride;
-  int rows;  // frames of the tile that there are
+  int first, end;  // of the frames that are stored
   bool active;
 
   __device__ __forceinline__ Target(const Arguments& args, const Place& place, int number)
-      : stride(SPAN * args.dim), rows((int)args.seq - number * TILE) {
+      : stride((REVERSE ? -SPAN : SPAN) * args.dim), first(0), end((int)args.seq - number * TILE) {
     Thread thread;
     find_thread(thread, place);
     active = thread.active;
-    next = args.y + (place.row * args.seq + number * TILE + thread.lane) * args.dim + thread.channel;
+    next = args.y + (place.row * args.seq + frame_at(args, number * TILE + thread.lane)) * args.dim + thread.channel;
   }
 };
 
-// Finishes the sum of the thread's own frame of a span and stores it, if there is that frame; goes on to the next span.
-__device__ __forceinline__ void put(const Owner& owner, const Thread& thread, const Tile& tile, int span, Real y, Target& target) {
+// Finishes the sum of the thread's own frame of a span and stores it, if it is one of those whose outputs are wanted; goes on to the
+// next span.
+__device__ __forceinline__ void put([[maybe_unused]] const Arguments& args, const Owner& owner, const Thread& thread,
+                                    const Tile& tile, int span, [[maybe_unused]] u32 marks, Real y, Target& target) {
   const int r = span * SPAN + thread.lane;
+  [[maybe_unused]] const int at = first_of_span(span) + owner.frame_of(thread);
   Real x = 0, z = 0;
 #if HAS_D
-  x = to_real(tile.x[r][thread.row]);
+  x = to_real(tile.x[at][thread.row]);
 #endif
 #if HAS_Z
-  z = to_real(tile.z[r][thread.row]);
+  z = to_real(tile.z[at][thread.row]);
 #endif
   y = owner.finish(y, x, z);
-  if (target.active && r < target.rows) *target.next = to_element(y);
+#if SEQ_IDX
+  if (marks >> 8 * thread.lane & MARK_SKIP) y = 0;
+#endif
+  const bool is_wanted = target.active && r < target.end && r >= target.first;
+#if SEVERAL_PASSES
+  // To what the passes before this have left, each element once. Passes follow one another, so the bits are the same each time.
+  y *= args.scale;
+  if (is_wanted && !args.first_pass) atomicAdd(target.next, y);
+  if (is_wanted && args.first_pass) *target.next = y;
+#else
+  if (is_wanted) *target.next = to_element(y);
+#endif
   target.next += target.stride;
 }
 
-// Walks the `rows` frames that there are of a tile from the states before it, span by span: where a rate is infinite, frames that are
-// missing would not leave the states as they are.
-__device__ __forceinline__ void walk_part(const Owner& owner, Thread& thread, const OfWarp& own, const Tile& tile,
-                                          const Projections<Real>& projections, Target& target) {
-  const int rows = target.rows;
+// Walks a tile from the span of the first frame that is stored to that of the last, span by span: where a rate is infinite, frames that
+// are missing would not leave the states as they are.
+__device__ __forceinline__ void walk_part(const Arguments& args, const Owner& owner, Thread& thread, const OfWarp& own,
+                                          const Tile& tile, const Projections<Real>& projections, const Marks& its_marks,
+                                          Target target) {
+  int span = target.first / SPAN;
+  target.next += span * target.stride;
 #pragma unroll 1
-  for (int span = 0; span * SPAN < rows; span++) {
+  for (; span * SPAN < target.end; span++) {
+    const u32 marks = its_marks.of_span(span);
     Real delta[SPAN], y[SPAN];
     Span operands;
     SpanCoefficients k;
@@ -279,8 +363,8 @@ __device__ __forceinline__ void walk_part(const Owner& owner, Thread& thread, co
       delta[g] = pair[0];
       operands.x[g] = pair[1];
       State b[STATES], c[STATES];
-      load_slots(b, projections.b[r], thread.lane);
-      load_slots(c, projections.c[r], thread.lane);
+      load_slots(b, projections.b[in_tile(r)], thread.lane);
+      load_slots(c, projections.c[in_tile(r)], thread.lane);
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
         operands.b[s][g] = b[s];
@@ -288,11 +372,83 @@ __device__ __forceinline__ void walk_part(const Owner& owner, Thread& thread, co
       }
     }
     discretize_span(thread, delta, operands, k);
-    walk_span<false>(thread, operands, k, 0, rows - span * SPAN, y);
+    walk_span<false>(thread, operands, k, marks, target.end - span * SPAN, y);
     sum_over_lanes(thread.lane, y);
-    put(owner, thread, tile, span, y[0], target);
+    put(args, owner, thread, tile, span, marks, y[0], target);
   }
 }
+
+// Where a warp is: the tile that it walks, in which of its rounds.
+struct Step {
+  int warp, round, number;
+
+  __device__ __forceinline__ int next_warp() const { return warp + 1 < WARPS ? warp + 1 : 0; }
+};
+
+// Waits for the states before a warp's tile.
+__device__ __forceinline__ void wait_for_states(Shared& shared, const Step& step, State (&before)[STATES]) {
+  shared.handed[step.warp].wait(step.round % 2);
+  load_lane(before, shared.warps[step.warp].handed[threadIdx.x % 32]);
+}
+
+// Walks a tile all of whose frames go on with the sequence of those before.
+__device__ __forceinline__ void walk_whole(Shared& shared, const Arguments& args, const Place& place, const Owner& owner,
+                                           const Thread& thread, const Step& step, const Tile& tile,
+                                           const Projections<Real>& projections, Real delta_sum) {
+  const OfWarp& own = shared.warps[step.warp];
+  State decay[TILE][STATES], from_zero[STATES], all[STATES], before[STATES];
+  Outputs y[SPANS];
+  walk_from_zero(thread, own, projections, from_zero, decay, y);
+#pragma unroll
+  for (int s = 0; s < STATES; s++) all[s] = left_of(thread.rate[s], delta_sum, decay, s);
+
+  wait_for_states(shared, step, before);
+  State after[STATES];
+#pragma unroll
+  for (int s = 0; s < STATES; s++) after[s] = over_chunk(before[s], all[s], from_zero[s], false);
+  hand_on(shared, step.next_warp(), after);
+  if (args.checkpoints) keep_before(args, place, step.number * TILE, before);
+
+  Target target(args, place, step.number);
+#pragma unroll
+  for (int span = 0; span < SPANS; span++) {
+    const Real sum = walk_on(thread, projections, span, y[span], before, decay);
+    put(args, owner, thread, tile, span, 0, sum, target);
+  }
+}
+
+#if SEQ_IDX
+// Walks a tile that has marks, in two parts: what comes from its first reset on, which does not wait for the states before it, and what
+// comes before.
+__device__ __forceinline__ void walk_marked(Shared& shared, const Arguments& args, const Place& place, const Owner& owner,
+                                            Thread& thread, const Step& step, const Tile& tile,
+                                            const Projections<Real>& projections, const Marks& marks) {
+  Target target(args, place, step.number);
+  const int end = target.end < TILE ? target.end : TILE, reset = marks.resets ? marks.first_reset() : end;
+  bool is_known = marks.resets;  // whether the states after the tile are
+#pragma unroll
+  for (int s = 0; s < STATES; s++) thread.h[s] = to_state(0);
+#pragma unroll 1
+  for (int part = is_known ? 0 : 1; part < 2; part++) {
+    target.first = part == 0 ? reset : 0;
+    target.end = part == 0 ? end : reset;
+    if (part == 1) {
+      State before[STATES], after[STATES];
+      wait_for_states(shared, step, before);
+#pragma unroll
+      for (int s = 0; s < STATES; s++) {
+        after[s] = is_known ? thread.h[s] : before[s];
+        thread.h[s] = before[s];
+      }
+      is_known = is_known || marks.skip_all();
+      if (is_known) hand_on(shared, step.next_warp(), after);
+      if (args.checkpoints) keep_before(args, place, step.number * TILE, before);
+    }
+    walk_part(args, owner, thread, shared.warps[step.warp], tile, projections, marks, target);
+  }
+  if (!is_known) hand_on(shared, step.next_warp(), thread.h);
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     scan_relay(const Arguments args, const __grid_constant__ Maps maps) {
@@ -314,9 +470,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
     for (int stage = 0; stage < OWN_TILES; stage++) {
       const int number = warp + stage * WARPS;
-      if (number < tiles) ask(own.tiles[stage], shared.brought[warp][stage], maps, place, number);
+      if (number < tiles) ask(own.tiles[stage], shared.brought[warp][stage], args, maps, place, number);
     }
   }
+#if SEQ_IDX
+  int index = index_for_marks(args, warp);
+#endif
   Thread thread;
   find_thread(thread, place);
   Owner owner(args, thread);
@@ -326,57 +485,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   if (warp == 0) hand_on(shared, 0, thread.h);
   wait_for_kernels_before();  // they may still read what lies where y goes
 
-  const int next_warp = warp + 1 < WARPS ? warp + 1 : 0;
-  // A last tile that lacks frames is walked by itself where these would not leave the states as they are.
-  const int whole = any_of_warp(!thread.finite) && args.seq % TILE != 0 ? tiles - 1 : tiles;
-  int round = 0, number = warp;
+  // A last tile that lacks frames is walked by itself where these would not leave the states as they are; where rows are packed, it has
+  // marks.
+  const int whole = !SEQ_IDX && any_of_warp(!thread.finite) && args.seq % TILE != 0 ? tiles - 1 : tiles;
+  Step step{warp, 0, warp};
 #pragma unroll 1
-  for (; number < whole; round++, number += WARPS) {
-    Tile& tile = own.tiles[round % OWN_TILES];
-    Barrier& brought = shared.brought[warp][round % OWN_TILES];
-    const int left = (int)args.seq - number * TILE;
-    brought.wait(round / OWN_TILES % 2);
+  for (; step.number < whole; step.round++, step.number += WARPS) {
+    Tile& tile = own.tiles[step.round % OWN_TILES];
+    Barrier& brought = shared.brought[warp][step.round % OWN_TILES];
+    const int left = (int)args.seq - step.number * TILE;
+    brought.wait(step.round / OWN_TILES % 2);
     const Real delta_sum = make_elements(args, owner, thread, tile, left, own.made);
     const Projections<Real>& projections = widen(own, tile);
     __syncwarp();
-
-    State decay[TILE][STATES], from_zero[STATES], all[STATES], before[STATES];
-    Outputs y[SPANS];
-    walk_from_zero(thread, own, projections, from_zero, decay, y);
-#pragma unroll
-    for (int s = 0; s < STATES; s++) all[s] = left_of(thread.rate[s], delta_sum, decay, s);
-
-    shared.handed[warp].wait(round % 2);
-    load_lane(before, own.handed[threadIdx.x % 32]);
-    State after[STATES];
-#pragma unroll
-    for (int s = 0; s < STATES; s++) after[s] = over_chunk(before[s], all[s], from_zero[s], false);
-    hand_on(shared, next_warp, after);
-    if (args.checkpoints) keep_before(args, place, number * TILE, before);
-
-    Target target(args, place, number);
-#pragma unroll
-    for (int span = 0; span < SPANS; span++) {
-      const Real sum = walk_on(thread, projections, span, y[span], before, decay);
-      put(owner, thread, tile, span, sum, target);
+#if SEQ_IDX
+    Marks marks;
+    if (!goes_on(index)) marks = Marks(args, step.number, index);
+    index = index_for_marks(args, step.number + WARPS);
+    if (marks.any()) {
+      walk_marked(shared, args, place, owner, thread, step, tile, projections, marks);
+    } else
+#endif
+    {
+      walk_whole(shared, args, place, owner, thread, step, tile, projections, delta_sum);
     }
     __syncwarp();
-    const int next = number + OWN_TILES * WARPS;
-    if (asks && next < tiles) ask(tile, brought, maps, place, next);
+    const int next = step.number + OWN_TILES * WARPS;
+    if (asks && next < tiles) ask(tile, brought, args, maps, place, next);
   }
-  if (number < tiles) {
-    const Tile& tile = own.tiles[round % OWN_TILES];
-    shared.brought[warp][round % OWN_TILES].wait(round / OWN_TILES % 2);
+  if (!SEQ_IDX && step.number < tiles) {
+    const Tile& tile = own.tiles[step.round % OWN_TILES];
+    shared.brought[warp][step.round % OWN_TILES].wait(step.round / OWN_TILES % 2);
     make_elements(args, owner, thread, tile, TILE, own.made);
     const Projections<Real>& projections = widen(own, tile);
-    shared.handed[warp].wait(round % 2);
-    load_lane(thread.h, own.handed[threadIdx.x % 32]);
+    wait_for_states(shared, step, thread.h);
     __syncwarp();
-    if (args.checkpoints) keep_before(args, place, number * TILE, thread.h);
-    Target target(args, place, number);
-    walk_part(owner, thread, own, tile, projections, target);
-  } else if (number - WARPS == tiles - 1) {
-    load_lane(thread.h, shared.warps[next_warp].handed[threadIdx.x % 32]);  // as this thread has handed it on
+    if (args.checkpoints) keep_before(args, place, step.number * TILE, thread.h);
+    walk_part(args, owner, thread, own, tile, projections, Marks(), Target(args, place, step.number));
+  } else if (step.number - WARPS == tiles - 1) {
+    load_lane(thread.h, shared.warps[step.next_warp()].handed[threadIdx.x % 32]);  // as this thread has handed it on
   } else {
     return;
   }

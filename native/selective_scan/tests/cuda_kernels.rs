@@ -21,7 +21,7 @@ use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
-use shapes::{bf16, block, f64, problem};
+use shapes::{bf16, block, both, f64, packed, problem, reversed};
 use support::devices::{architectures, device, kernels, walks_forward};
 use support::nvrtc::compiler;
 use support::packing::compress;
@@ -99,6 +99,10 @@ fn tiles_are_copied_by_devices_that_can() {
         Problem { state: 12, dim: 1532, ..plain.clone() },
         Problem { state: 100, ..plain.clone() },
         Problem { seq_idx: true, ..plain.clone() },
+        reversed(plain.clone()),
+        reversed(bf16(block(8, 2048, 1536, 16))),
+        both(plain.clone()),
+        both(Problem { state: 40, ..plain.clone() }),
         halves(&plain),
         problem(8, 1024, 512, 16),
         // In chunks.
@@ -118,7 +122,9 @@ fn tiles_are_copied_by_devices_that_can() {
     for problem in [
         bf16(plain.clone()),
         block(8, 2048, 1536, 24),
-        Problem { reverse: true, ..plain.clone() },
+        // Both ways, what gathers would be rounded, or finished twice.
+        both(bf16(block(8, 2048, 1536, 16))),
+        both(block(8, 2048, 1536, 16)),
         Problem { c: Projection::Constant, ..plain.clone() },
         // Rows that are no multiple of 16 bytes, or that two groups share a box of.
         Problem { state: 14, ..plain.clone() },
@@ -157,6 +163,12 @@ fn the_state_is_handed_on_where_few_channels_have_long_rows() {
         Problem { method: Method::Highorder, ..block(1, 1024, 1536, 16) },
         problem(1, 100, 512, 16),
         Problem { method: Method::Foh, ..problem(3, 1024, 1024, 16) },
+        // In several passes.
+        Problem { state: 64, ..long.clone() },
+        both(long.clone()),
+        reversed(bf16(block(1, 65536, 1024, 16))),
+        packed(long.clone()),
+        packed(reversed(block(1, 1024, 1536, 16))),
     ] {
         assert!(relays(&h200, &problem), "{problem:?}");
     }
@@ -166,9 +178,8 @@ fn the_state_is_handed_on_where_few_channels_have_long_rows() {
         // So many that each has four blocks.
         problem(8, 1024, 512, 16),
         problem(32, 60, 512, 16),
-        Problem { state: 17, ..long.clone() },
-        Problem { seq_idx: true, ..long.clone() },
-        Problem { reverse: true, ..long.clone() },
+        block(1, 65536, 1024, 17),
+        both(block(1, 65536, 1024, 16)),
         Problem { b: Projection::Constant, ..long.clone() },
         // Blocks of two groups.
         Problem { b: Projection::PerFrame { groups: 256 }, ..long.clone() },
@@ -199,6 +210,9 @@ fn what_chunks_come_to_is_found_in_copied_tiles_where_a_sum_gives_their_decays()
     assert_eq!(copied_chunks(&h200, &bf16(plain.clone())), [false, true, true]);
     assert_eq!(copied_chunks(&h200, &Problem { z: true, ..plain.clone() }), [true, true, false]);
     assert_eq!(copied_chunks(&h200, &Problem { method: Method::Foh, ..plain.clone() }), [true; 3]);
+    assert_eq!(copied_chunks(&h200, &reversed(plain.clone())), [true; 3]);
+    // A backward pass has one kernel for both ways.
+    assert_eq!(copied_chunks(&h200, &both(plain.clone())), [true, false, false]);
     for problem in [
         Problem { method: Method::Bilinear, ..plain.clone() },
         Problem { seq_idx: true, ..plain.clone() },

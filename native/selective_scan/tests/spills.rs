@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::{Pass, configurations};
 use selective_scan::{Method, Problem};
-use shapes::{bf16, block, by, packed, problem};
+use shapes::{bf16, block, both, by, packed, problem, reversed};
 use support::devices::{architectures, device, kernels};
 use support::nvrtc::compiler_of;
 use support::registry::Registry;
@@ -89,12 +89,23 @@ fn kernels_spill_nothing() {
     ] {
         add(&problem, &|kernel| kernel.program == Program::Bulk);
     }
-    // Where the state is handed on: of every method, without options and with them.
+    // Where the state is handed on: of every method, without options and with them; packed, against the order of frames, in several passes.
+    let (row, of_block) = (problem(1, 4096, 1024, 16), block(1, 4096, 1024, 16));
     for &method in Method::ALL {
-        for plain in [problem(1, 4096, 1024, 16), block(1, 4096, 1024, 16)] {
-            for problem in [plain.clone(), bf16(plain)] {
-                add(&by(method, problem), &|kernel| kernel.program == Program::Relay);
-            }
+        for problem in [
+            bf16(row.clone()),
+            bf16(of_block.clone()),
+            packed(of_block.clone()),
+            bf16(packed(reversed(of_block.clone()))),
+            reversed(of_block.clone()),
+            packed(both(problem(1, 4096, 1024, 64))),
+            row.clone(),
+            of_block.clone(),
+        ] {
+            add(&by(method, problem), &|kernel| kernel.program == Program::Relay);
+        }
+        for problem in [reversed(block(8, 2048, 1536, 16)), both(problem(64, 197, 768, 16))] {
+            add(&by(method, problem), &|kernel| kernel.program == Program::Bulk);
         }
     }
     // Several rounds of heavy walks, in tiles of 16 frames, and of 32 where a multiprocessor has two blocks.

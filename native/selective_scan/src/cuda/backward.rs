@@ -9,6 +9,7 @@ use super::launch::{
     checkpoints_of, walking_blocks,
 };
 use super::policy::{Alignment, BackwardPlan, Chunks, Configurations, Layout, Piece, Properties, StatesPlan};
+use super::tensor_maps::Maps;
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// The columns of a parameter that a block of reduce.cu sums. A pack of components of dB or dC is summed by a thread, or by several where
@@ -19,8 +20,8 @@ pub(super) const SHARERS_OF_MANY: usize = 4;
 
 /// What finds the states at the boundaries of chunks from the inputs.
 enum States<K> {
-    /// The forward pass, which keeps them; its outputs go where the gradient of x will be.
-    Forward(Layout, K),
+    /// The forward pass, which keeps them; its outputs go where the gradient of x will be. `is_copied`: it wants tensor maps.
+    Forward { layout: Layout, is_copied: bool, kernel: K },
     /// Summaries of the chunks.
     Summaries(Boundaries<K>),
 }
@@ -47,9 +48,14 @@ impl BackwardKernels<Wanted> {
         let of = |layout| Configurations::new(problem, layout, alignment, *properties);
         let configurations = of(plan.layout);
         let states = || match plan.states {
-            StatesPlan::Forward(layout) => {
-                let kernel = of(layout).forward(1);
-                States::Forward(layout, Wanted::new(kernel, c"scan_forward"))
+            StatesPlan::Forward { layout, relay } => {
+                let relay = relay.filter(|_| configurations.aligned_for_bulk());
+                let layout = relay.unwrap_or(layout);
+                let kernel = match relay {
+                    Some(_) => Wanted::new(of(layout).relay(), c"scan_relay"),
+                    None => Wanted::new(of(layout).forward(1), c"scan_forward"),
+                };
+                States::Forward { layout, is_copied: relay.is_some(), kernel }
             }
             StatesPlan::Summaries(layout) => {
                 States::Summaries(Boundaries::of(&of(layout), Chunks::OfBackward, false))
@@ -76,7 +82,9 @@ impl BackwardKernels<Wanted> {
             round_constants: f(self.round_constants)?,
             marks: self.marks.map(&mut *f).transpose()?,
             states: match self.states {
-                Some(States::Forward(layout, kernel)) => Some(States::Forward(layout, f(kernel)?)),
+                Some(States::Forward { layout, is_copied, kernel }) => {
+                    Some(States::Forward { layout, is_copied, kernel: f(kernel)? })
+                }
                 Some(States::Summaries(states)) => Some(States::Summaries(states.try_map(f)?)),
                 None => None,
             },
@@ -94,9 +102,11 @@ impl BackwardKernels<Kernel> {
         arguments: &Arguments,
     ) -> Result<(), Error> {
         match &self.states {
-            Some(States::Forward(layout, kernel)) => {
+            Some(States::Forward { layout, is_copied, kernel }) => {
                 let arguments = arguments.keeping_states(problem, layout);
-                launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
+                let maps = is_copied.then(|| Maps::of(problem, layout, &arguments)).transpose()?;
+                let blocks = walking_blocks(&arguments);
+                launcher.launch_with("forward", *kernel, blocks, &arguments, maps.as_ref())?;
             }
             Some(States::Summaries(states)) => states.find(launcher, problem, arguments)?,
             None => {}
@@ -210,7 +220,7 @@ impl Arguments {
 /// States of a row of those at the boundaries.
 fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
     match plan.states {
-        StatesPlan::Forward(_) => problem.state,
+        StatesPlan::Forward { .. } => problem.state,
         StatesPlan::Summaries(layout) => layout.slots(),
     }
 }

@@ -12,14 +12,21 @@ use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels<K> {
-    /// What walks the rows, one share of all blocks beside the other.
-    shares: Vec<(Share, K)>,
+    /// What walks in each direction.
+    directions: Vec<Direction<K>>,
     /// Whether that wants tensor maps: scan_bulk and scan_relay.
     is_copied: bool,
+    /// States of a pass.
+    slots: usize,
     /// The frames of a chunk, and the chunks of a row.
     chunk: usize,
     chunks: usize,
     marks: Option<K>,
+}
+
+struct Direction<K> {
+    /// What walks the rows, one share of all blocks beside the other.
+    shares: Vec<(Share, K)>,
     boundaries: Option<Boundaries<K>>,
 }
 
@@ -32,48 +39,65 @@ impl ForwardKernels<Wanted> {
     ) -> Self {
         let of = |layout| Configurations::new(problem, layout, alignment, *properties);
         let configurations = of(plan.layout);
-        let forward = configurations.forward(plan.chunks);
         let is_aligned = configurations.aligned_for_bulk();
-        if let Some(layout) = plan.relay.filter(|_| is_aligned) {
-            return Self {
-                shares: vec![(Share::all(layout), Wanted::new(of(layout).relay(), c"scan_relay"))],
-                is_copied: true,
-                chunk: problem.seq,
-                chunks: 1,
-                marks: None,
-                boundaries: None,
+        let relay = plan.relay.filter(|_| is_aligned);
+        let bulk = plan.bulk.filter(|_| is_aligned && relay.is_none());
+        let (slots, chunk, chunks) = match relay {
+            Some(layout) => (layout.slots(), problem.seq, 1),
+            None => (plan.layout.slots(), plan.chunk, plan.chunks),
+        };
+        let direction = |direction: usize| {
+            let of = |layout| of(layout).in_direction(direction);
+            let relayed = |layout| (Share::all(layout), Wanted::new(of(layout).relay(), c"scan_relay"));
+            let copied = |share: Share| {
+                let bulk = of(share.layout).bulk(chunks, share.in_line.is_some());
+                (share, Wanted::new(bulk, c"scan_bulk"))
             };
-        }
-        let bulk = plan.bulk.filter(|_| is_aligned);
-        let copied = |share: Share| {
-            let bulk = of(share.layout).bulk(plan.chunks, share.in_line.is_some());
-            (share, Wanted::new(bulk, c"scan_bulk"))
+            let forward = of(plan.layout).forward(chunks);
+            Direction {
+                shares: match (relay, bulk) {
+                    (Some(layout), _) => vec![relayed(layout)],
+                    (None, Some(bulk)) => bulk.shares(problem).into_iter().map(copied).collect(),
+                    (None, None) => vec![(Share::all(plan.layout), Wanted::new(forward, c"scan_forward"))],
+                },
+                boundaries: (chunks > 1)
+                    .then(|| Boundaries::of(&of(plan.layout), Chunks::OfForward, forward.joins)),
+            }
         };
         Self {
-            shares: match bulk {
-                Some(bulk) => bulk.shares(problem).into_iter().map(copied).collect(),
-                None => vec![(Share::all(plan.layout), Wanted::new(forward, c"scan_forward"))],
-            },
-            is_copied: bulk.is_some(),
-            chunk: plan.chunk,
-            chunks: plan.chunks,
-            marks: Wanted::marks(&configurations, plan.chunks),
-            boundaries: (plan.chunks > 1)
-                .then(|| Boundaries::of(&configurations, Chunks::OfForward, forward.joins)),
+            directions: (0..Sizes::of(problem).directions).map(direction).collect(),
+            is_copied: relay.is_some() || bulk.is_some(),
+            slots,
+            chunk,
+            chunks,
+            marks: if relay.is_some() { None } else { Wanted::marks(&configurations, chunks) },
         }
     }
 
     pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<ForwardKernels<K>, E> {
         Ok(ForwardKernels {
+            directions: self
+                .directions
+                .into_iter()
+                .map(|direction| direction.try_map(f))
+                .collect::<Result<_, E>>()?,
+            is_copied: self.is_copied,
+            slots: self.slots,
+            chunk: self.chunk,
+            chunks: self.chunks,
+            marks: self.marks.map(f).transpose()?,
+        })
+    }
+}
+
+impl Direction<Wanted> {
+    fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<Direction<K>, E> {
+        Ok(Direction {
             shares: self
                 .shares
                 .into_iter()
                 .map(|(share, kernel)| Ok((share, f(kernel)?)))
                 .collect::<Result<_, E>>()?,
-            is_copied: self.is_copied,
-            chunk: self.chunk,
-            chunks: self.chunks,
-            marks: self.marks.map(&mut *f).transpose()?,
             boundaries: self.boundaries.map(|boundaries| boundaries.try_map(f)).transpose()?,
         })
     }
@@ -131,22 +155,23 @@ impl Device {
         arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
-        let maps_of = |share: &Share| {
-            kernels.is_copied.then(|| Maps::of(problem, &share.layout, &inputs, outputs.y)).transpose()
+        let maps_of = |(share, _): &(Share, _)| {
+            kernels.is_copied.then(|| Maps::of(problem, &share.layout, &arguments)).transpose()
         };
-        let maps = kernels.shares.iter().map(|(share, _)| maps_of(share)).collect::<Result<Vec<_>, _>>()?;
+        // They are the same in both directions.
+        let maps = kernels.directions[0].shares.iter().map(maps_of).collect::<Result<Vec<_>, _>>()?;
 
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
         }
-        let slots = plan.layout.slots();
-        for walk in walks(problem, slots) {
+        for walk in walks(problem, kernels.slots) {
             arguments.walk(problem, &walk, &packings);
             arguments.checkpoints = checkpoints.map_or(0, |base| checkpoints_of(&walk, problem, base));
-            if let Some(boundaries) = &kernels.boundaries {
+            let Direction { shares, boundaries } = &kernels.directions[walk.direction];
+            if let Some(boundaries) = boundaries {
                 boundaries.find(&launcher, problem, &arguments)?;
             }
-            for ((share, kernel), maps) in kernels.shares.iter().zip(&maps) {
+            for ((share, kernel), maps) in shares.iter().zip(&maps) {
                 let mut of_share = arguments;
                 of_share.deal(problem, &share.layout);
                 let blocks = match &share.in_line {

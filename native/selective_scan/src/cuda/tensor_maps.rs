@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
 use super::arguments::Arguments;
 use super::driver::During;
 use super::policy::{Chunks, Layout, swizzles_inputs, swizzles_outputs};
-use crate::{ElementType, Error, Inputs, Problem, Projection};
+use crate::{ElementType, Error, Problem, Projection};
 
 /// `Maps` of bulk.cuh, field by field.
 #[repr(C)]
@@ -124,21 +124,19 @@ impl Tiles<'_> {
 
 impl Maps {
     /// Of the operands of a problem that is walked in this layout.
-    pub(super) fn of(
-        problem: &Problem,
-        layout: &Layout,
-        inputs: &Inputs<CUdeviceptr>,
-        y: CUdeviceptr,
-    ) -> Result<Self, Error> {
+    pub(super) fn of(problem: &Problem, layout: &Layout, arguments: &Arguments) -> Result<Self, Error> {
         let tiles = Tiles { problem, layout };
         let input = |what, address| tiles.of_sequence(what, address, swizzles_inputs(problem, layout));
         Ok(Self {
-            x: input("x", inputs.x)?,
-            dt: input("dt", inputs.dt)?,
-            b: tiles.of_projection("b", inputs.b, problem.b)?,
-            c: tiles.of_projection("c", inputs.c, problem.c)?,
-            y: tiles.of_sequence("y", y, swizzles_outputs(problem, layout))?,
-            z: inputs.z.map_or(Ok(CUtensorMap { opaque: [0; 16] }), |z| input("z", z))?,
+            x: input("x", arguments.x)?,
+            dt: input("dt", arguments.dt)?,
+            b: tiles.of_projection("b", arguments.b, problem.b)?,
+            c: tiles.of_projection("c", arguments.c, problem.c)?,
+            y: tiles.of_sequence("y", arguments.y, swizzles_outputs(problem, layout))?,
+            z: match arguments.z {
+                0 => CUtensorMap { opaque: [0; 16] },
+                z => input("z", z)?,
+            },
         })
     }
 }

@@ -43,6 +43,16 @@ pub fn packed(problem: Problem) -> Problem {
     Problem { seq_idx: true, ..problem }
 }
 
+/// The same against the order of its frames.
+pub fn reversed(problem: Problem) -> Problem {
+    Problem { reverse: true, ..problem }
+}
+
+/// The same both ways.
+pub fn both(problem: Problem) -> Problem {
+    Problem { bidirectional: true, ..problem }
+}
+
 /// The same in bfloat16.
 pub fn bf16(problem: Problem) -> Problem {
     Problem { element: ElementType::Bf16, ..problem }

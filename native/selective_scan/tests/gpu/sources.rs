@@ -35,6 +35,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/staged.cuh",
     "kernels/states.cuh",
     "kernels/stretches.cuh",
+    "kernels/tiles.cuh",
     "kernels/time_lanes.cuh",
     "src/cuda/arguments.rs",
     "src/cuda/backward.rs",

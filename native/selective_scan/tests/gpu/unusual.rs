@@ -1,12 +1,13 @@
 //! Shapes at the ends of what is allowed.
 
+use selective_scan::cuda::Pass;
 use selective_scan::cuda::compile::Program;
 use selective_scan::naive::encode;
 use selective_scan::{Coefficients, ElementType, Method, Problem, Projection};
 
 use crate::correctness::{all, check, check_forward, check_kept, check_y};
-use crate::shapes::{bf16, block, by, f64, packed, problem};
-use crate::support::devices::walks_forward;
+use crate::shapes::{bf16, block, both, by, f64, packed, problem, reversed};
+use crate::support::devices::has_kernel;
 use crate::support::random;
 use crate::{device, forward};
 
@@ -18,12 +19,13 @@ fn initial_state(problem: Problem) -> Problem {
     Problem { initial_state: true, ..problem }
 }
 
-/// This kernel walks the rows of all these problems or, where the device has no use for it, of none. Which devices have is said
+/// A pass over any of these problems has this kernel or, where the device has no use for it, over none. Which devices have is said
 /// without one (cuda_kernels.rs).
-fn assert_all_or_none(problems: &[Problem], program: Program) {
+fn assert_all_or_none(problems: &[Problem], pass: Pass, program: Program) {
     let device = device().properties();
-    let count = problems.iter().filter(|problem| walks_forward(&device, problem, program)).count();
-    assert!([0, problems.len()].contains(&count), "{count} of {}", problems.len());
+    let (with, without): (Vec<_>, Vec<_>) =
+        problems.iter().partition(|problem| has_kernel(&device, problem, pass, program));
+    assert!(with.is_empty() || without.is_empty(), "{program:?} is in {pass:?} over all but {without:?}");
 }
 
 /// Channels that forget at once, by such a rate, but over frames of zero Δ, as which the engine brings those that the last tile lacks.
@@ -40,6 +42,9 @@ pub fn copied_tiles(quick: bool) {
         initial_state(problem(7, 50, 960, 16)),
         initial_state(block(7, 50, 960, 16)),
         problem(30, 128, 128, 16),
+        reversed(initial_state(problem(4, 129, 960, 16))),
+        reversed(initial_state(block(7, 50, 960, 16))),
+        both(initial_state(problem(3, 133, 1280, 16))),
         problem(4, 129, 960, 16),
         initial_state(problem(4, 197, 960, 16)),
         packed(initial_state(problem(7, 200, 960, 16))),
@@ -52,8 +57,7 @@ pub fn copied_tiles(quick: bool) {
         grouped(2, 8, problem(4, 188, 1024, 16)),
         by(Method::Bilinear, initial_state(problem(4, 151, 1000, 16))),
         by(Method::Rk4, problem(8, 140, 1000, 16)),
-        packed(problem(1, 3000, 1024, 16)),
-        packed(problem(1, 3800, 1024, 16)),
+        packed(problem(1, 5000, 256, 16)),
         // Short rows: three whole tiles, and a last one that lacks frames, as in the first problem, too.
         problem(13, 60, 512, 16),
         problem(8, 33, 840, 12),
@@ -93,7 +97,7 @@ pub fn copied_tiles(quick: bool) {
         Problem { dt_softplus: true, method: Method::Rk4, ..packed(problem(9, 140, 1000, 16)) },
         Problem { dt_bias: true, ..problem(180, 130, 36, 16) },
         initial_state(block(1, 1500, 384, 16)),
-        packed(block(1, 3800, 1024, 16)),
+        packed(block(1, 3800, 256, 16)),
         initial_state(block(4, 157, 960, 16)),
         Problem { dt_limit: Some([0.01, 0.5]), ..problem(13, 60, 512, 16) },
         bf16(block(1, 3800, 512, 16)),
@@ -125,11 +129,33 @@ pub fn copied_tiles(quick: bool) {
         // Chunks that are joined, and chunks that prefix.cu joins.
         initial_state(problem(1, 1500, 384, 16)),
         initial_state(problem(1, 3800, 512, 16)),
-        problem(1, 2200, 1024, 32),
+        problem(1, 12000, 256, 32),
         initial_state(problem(1, 6000, 512, 16)),
         packed(problem(1, 6000, 512, 16)),
+        // Against the order of frames, where the tile that lacks frames begins before the tensor: of all numbers of lanes and passes, with
+        // swizzles of all kinds, in short rows, in chunks; and both ways.
+        reversed(initial_state(problem(9, 157, 900, 12))),
+        reversed(packed(initial_state(problem(7, 200, 960, 16)))),
+        reversed(initial_state(problem(7, 133, 960, 36))),
+        reversed(initial_state(problem(264, 130, 36, 16))),
+        reversed(bf16(initial_state(problem(264, 130, 56, 16)))),
+        reversed(problem(9, 130, 1920, 16)),
+        reversed(initial_state(problem(7, 50, 960, 16))),
+        reversed(packed(problem(13, 60, 512, 16))),
+        reversed(grouped(4, 2, block(4, 197, 1024, 16))),
+        reversed(packed(block(7, 66, 960, 16))),
+        reversed(bf16(packed(block(8, 63, 840, 16)))),
+        reversed(by(Method::Highorder, bf16(block(7, 157, 960, 16)))),
+        reversed(by(Method::Foh, initial_state(problem(132, 133, 128, 16)))),
+        reversed(initial_state(problem(1, 3800, 512, 16))),
+        reversed(packed(problem(1, 6000, 512, 16))),
+        reversed(bf16(block(1, 3800, 512, 16))),
+        both(reversed(problem(7, 133, 960, 36))),
+        both(packed(initial_state(problem(7, 200, 960, 16)))),
+        both(by(Method::Poly, grouped(2, 1, problem(132, 133, 128, 16)))),
+        both(problem(1, 3800, 512, 16)),
     ];
-    assert_all_or_none(&problems, Program::Bulk);
+    assert_all_or_none(&problems, Pass::Forward, Program::Bulk);
     let some = if quick { 6 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
@@ -143,12 +169,16 @@ pub fn copied_tiles(quick: bool) {
             // The last adjoint chunk lacks frames of a tile, and of a step.
             by(Method::Rk4, initial_state(problem(1, 1501, 1664, 16))),
             grouped(2, 4, problem(1, 1517, 1664, 12)),
+            reversed(initial_state(problem(1, 1501, 1664, 16))),
+            both(problem(1, 1501, 1664, 16)),
         ];
         all(kept.into(), |problem| check_kept(&random::case(problem, 1)));
         let from_inputs = [
             problem(1, 2300, 1024, 16),
             bf16(problem(1, 2310, 1024, 24)),
             by(Method::Highorder, bf16(problem(1, 2310, 1024, 16))),
+            reversed(problem(1, 2310, 1024, 16)),
+            both(problem(1, 2310, 1024, 16)),
         ];
         all(from_inputs.into(), |problem| check(&random::case(problem, 1)));
     }
@@ -157,7 +187,8 @@ pub fn copied_tiles(quick: bool) {
     let lacking = [block(7, 95, 960, 16), block(4, 157, 960, 16), bf16(block(8, 157, 840, 16))];
     all(lacking.into(), |problem| check_y(&random::case(problem, 1)));
     let with_d = Problem { d: true, ..problem(4, 157, 960, 16) };
-    for problem in [problem(4, 157, 960, 16), with_d, packed(problem(7, 157, 960, 16))] {
+    let plain = problem(4, 157, 960, 16);
+    for problem in [reversed(plain.clone()), plain, with_d, packed(problem(7, 157, 960, 16))] {
         check_forgetting(problem, f32::NEG_INFINITY);
     }
 }
@@ -192,16 +223,46 @@ pub fn relays(quick: bool) {
         by(Method::Highorder, bf16(initial_state(problem(2, 365, 1024, 16)))),
         by(Method::Rk4, initial_state(block(2, 365, 1024, 16))),
         Problem { coefficients: Coefficients::Taylor, ..by(Method::Foh, problem(1, 365, 48, 16)) },
+        // Packed rows.
+        packed(initial_state(problem(1, 333, 40, 16))),
+        packed(initial_state(block(2, 420, 20, 12))),
+        packed(bf16(initial_state(block(1, 420, 40, 16)))),
+        packed(grouped(2, 4, problem(1, 500, 1024, 16))),
+        packed(by(Method::Bilinear, initial_state(problem(1, 365, 48, 16)))),
+        packed(by(Method::Highorder, block(1, 365, 48, 16))),
+        // Against the order of frames, and both ways, and more states than a pass has.
+        reversed(initial_state(problem(1, 333, 40, 16))),
+        reversed(block(1, 400, 20, 12)),
+        reversed(packed(initial_state(problem(1, 403, 40, 16)))),
+        reversed(packed(bf16(block(1, 333, 40, 16)))),
+        reversed(by(Method::Poly, bf16(initial_state(block(1, 365, 48, 16))))),
+        both(initial_state(problem(1, 333, 40, 16))),
+        both(packed(problem(1, 400, 40, 16))),
+        initial_state(problem(1, 333, 40, 36)),
+        by(Method::Rk4, reversed(packed(initial_state(problem(1, 365, 48, 32))))),
+        both(reversed(grouped(2, 1, problem(1, 400, 48, 40)))),
     ];
-    assert_all_or_none(&problems, Program::Relay);
+    assert_all_or_none(&problems, Pass::Forward, Program::Relay);
     let some = if quick { 4 } else { problems.len() };
     all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
         check_kept(&random::case(problem, seed as u64))
     });
+    // Where a backward pass has its states from the inputs by the same kernel.
+    let from_inputs = [
+        problem(1, 333, 40, 16),
+        reversed(initial_state(block(1, 333, 40, 16))),
+        bf16(packed(initial_state(block(1, 400, 40, 16)))),
+    ];
+    assert_all_or_none(&from_inputs, Pass::Backward, Program::Relay);
+    // A backward pass of all its states at a time beside a forward pass of several.
+    let from_inputs =
+        from_inputs.into_iter().chain([problem(1, 128, 24, 32), packed(problem(1, 128, 24, 20))]);
+    all(from_inputs.collect(), |problem| check(&random::case(problem, 1)));
+    marked_tiles(quick);
     // Nobody wants the state after the row, whose last tile lacks frames.
     check_y(&random::case(block(1, 333, 40, 16), 1)).unwrap();
     for rate in [f32::NEG_INFINITY, -3e38] {
-        for problem in [problem(1, 333, 40, 16), block(1, 333, 40, 16)] {
+        for problem in [problem(1, 333, 40, 16), block(1, 333, 40, 16), packed(problem(1, 333, 40, 16))] {
             check_forgetting(problem, rate);
         }
     }
@@ -216,6 +277,39 @@ pub fn relays(quick: bool) {
         case.inputs.x.fill(0);
         check_forward(&case, &case.forward(forward)).unwrap();
     }
+}
+
+/// Packed rows whose warps find marks of all kinds in their tiles.
+fn marked_tiles(quick: bool) {
+    const FRAMES: usize = 420;
+    type Index = fn(usize) -> f64;
+    let indices: [Index; 6] = [
+        // A sequence in every frame, in every tile, and in hardly any.
+        |frame| frame as f64,
+        |frame| (frame / 13) as f64,
+        |frame| (frame / 151) as f64,
+        // Padding within a tile, before a sequence goes on and before another.
+        |frame| if frame % 50 > 47 { -1.0 } else { (frame / 100) as f64 },
+        // Padding of several tiles, longer than what is looked for at a time; before the first sequence, too.
+        |frame| if frame % 225 < 155 { -1.0 } else { (frame / 450) as f64 },
+        |frame| if frame < 20 { 3.0 } else { -2.0 },
+    ];
+    let problems = [
+        packed(initial_state(problem(1, FRAMES, 24, 16))),
+        packed(reversed(initial_state(block(1, FRAMES, 24, 16)))),
+        packed(by(Method::Bilinear, bf16(initial_state(block(1, FRAMES, 24, 16))))),
+        packed(both(initial_state(problem(1, FRAMES, 24, 16)))),
+    ];
+    assert_all_or_none(&problems, Pass::Forward, Program::Relay);
+    let some = if quick { 1 } else { problems.len() };
+    let cases =
+        problems.into_iter().take(some).flat_map(|problem| indices.map(|index| (problem.clone(), index)));
+    all(cases.collect(), |(problem, index)| {
+        let mut case = random::case(problem, 1);
+        let indices: Vec<f64> = (0..FRAMES).map(index).collect();
+        case.inputs.seq_idx = Some(encode(ElementType::S32, &indices));
+        check_kept(&case)
+    });
 }
 
 /// Packed short rows without padding, whose sequences begin in tiles that are walked whole. What is not finite in one is not seen by
@@ -236,7 +330,7 @@ fn sequences_in_short_rows(quick: bool) {
         by(Method::Highorder, packed(block(8, 63, 840, 16))),
         by(Method::Foh, bf16(packed(block(13, 60, 512, 16)))),
     ];
-    assert_all_or_none(&problems, Program::Bulk);
+    assert_all_or_none(&problems, Pass::Forward, Program::Bulk);
     let some = if quick { 2 } else { problems.len() };
     all(problems.into_iter().take(some).collect(), |problem| {
         let mut case = random::case(problem, 1);

@@ -51,9 +51,14 @@ pub fn architectures() -> Vec<Properties> {
     all.into_iter().map(device).collect()
 }
 
+/// Whether a pass over a problem has a kernel of this program on a device.
+pub fn has_kernel(device: &Properties, problem: &Problem, pass: Pass, program: Program) -> bool {
+    configurations(device, problem, pass).iter().any(|kernel| kernel.program == program)
+}
+
 /// Whether this is what walks the rows of a problem's forward pass on a device.
 pub fn walks_forward(device: &Properties, problem: &Problem, program: Program) -> bool {
-    configurations(device, problem, Pass::Forward).iter().any(|kernel| kernel.program == program)
+    has_kernel(device, problem, Pass::Forward, program)
 }
 
 /// What a device wants compiled for a problem, for all its passes; some of it several times.

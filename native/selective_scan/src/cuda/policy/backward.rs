@@ -3,7 +3,7 @@
 use std::iter::successors;
 
 use super::configurations::threads_wanted;
-use super::forward::MOST_ROUNDS;
+use super::forward::{ForwardPlan, MOST_ROUNDS};
 use super::{
     Layout, Properties, blocks, decay_by_sum, has_several_passes, is_constant, is_plain, real_bytes,
     state_words, states_for, unit, varying,
@@ -45,8 +45,13 @@ const COURSE_BYTES: usize = 160;
 /// What finds the states at the boundaries of chunks from the inputs alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatesPlan {
-    /// The forward pass, which keeps them, of whole rows in this layout.
-    Forward(Layout),
+    /// The forward pass, which keeps them, of whole rows: by forward.cu, or by relay.cu instead, if the operands are aligned.
+    Forward {
+        /// Of forward.cu.
+        layout: Layout,
+        /// Of relay.cu.
+        relay: Option<Layout>,
+    },
     /// Summaries of the chunks, by walks of this layout, and a scan over them.
     Summaries(Layout),
 }
@@ -314,17 +319,20 @@ impl Properties {
         }
         let (_, plan) = best.expect("there is a layout, and a segment");
         let forward = self.forward_for_states(problem, &plan);
-        BackwardPlan { states: forward.map_or(plan.states, StatesPlan::Forward), ..plan }
+        BackwardPlan { states: forward.unwrap_or(plan.states), ..plan }
     }
 
     /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
     /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
-    fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<Layout> {
+    fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<StatesPlan> {
         if plan.chunks == 1 || problem.seq >= BOUNDED_FROM || has_several_passes(problem, &plan.layout) {
             return None;
         }
-        let forward = self.forward_keeping(problem, plan.chunk, MOST_ROUNDS);
-        (forward.chunks == 1 && !has_several_passes(problem, &forward.layout)).then_some(forward.layout)
+        let ForwardPlan { layout, chunks, relay, .. } =
+            self.forward_keeping(problem, plan.chunk, MOST_ROUNDS);
+        let is_one_pass = |layout: &Layout| !has_several_passes(problem, layout);
+        (chunks == 1 && is_one_pass(&layout))
+            .then(|| StatesPlan::Forward { layout, relay: relay.filter(is_one_pass) })
     }
 
     /// Segments beyond which a device is full.

@@ -98,6 +98,11 @@ const OF_WALK_FROM_ZERO: f64 = 0.68;
 const OF_PRODUCTS: f64 = 0.17;
 const OF_WIDENING: f64 = 1.03;
 const OF_ONE_BLOCK: f64 = 0.91;
+/// Of packed rows: what their marks take before and after the tiles, and how many times as long a tile. Of the start, what passes after
+/// the first take.
+const RELAY_MARKS: f64 = 3000.0;
+const OF_PACKED: f64 = 1.07;
+const OF_LATER_START: f64 = 0.65;
 
 /// Backward, of warps whose lanes have so many states.
 const FRAME_BACK: [(usize, FrameClocks); 3] = [
@@ -158,8 +163,11 @@ impl Properties {
         let of_method = 1.0 + OF_WALK_FROM_ZERO * (frame_factor(problem) - 1.0) + of_products;
         let of_widening = if problem.element.size() == 2 { OF_WIDENING } else { 1.0 };
         let of_few = if each == 1 { OF_ONE_BLOCK } else { 1.0 };
+        let (marks, of_packed) = if problem.seq_idx { (RELAY_MARKS, OF_PACKED) } else { (0.0, 1.0) };
         let tiles = (each * problem.seq.div_ceil(layout.tile)) as f64;
-        RELAY_START + RELAY_TILE * of_method * of_widening * of_few * tiles
+        let passes = passes(problem, layout.slots()) as f64;
+        let starts = RELAY_START * (1.0 + OF_LATER_START * (passes - 1.0)) + marks * passes;
+        starts + RELAY_TILE * of_method * of_widening * of_packed * of_few * tiles * passes
     }
 
     /// What a block of forward.cu takes, its layout, its frames, and how many a multiprocessor has at a time.

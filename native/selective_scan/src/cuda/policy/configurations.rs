@@ -98,12 +98,19 @@ pub struct Configurations<'a> {
     unit: usize,
     alignment: Alignment,
     properties: Properties,
+    /// Whether rows are walked against the order of their frames, where the kernel depends on it.
+    reverse: bool,
 }
 
 impl<'a> Configurations<'a> {
     /// Of a problem that is walked in this layout on this device, with operands that lie so in memory.
     pub fn new(problem: &'a Problem, layout: Layout, alignment: Alignment, properties: Properties) -> Self {
-        Self { problem, layout, unit: unit(problem), alignment, properties }
+        Self { problem, layout, unit: unit(problem), alignment, properties, reverse: problem.reverse }
+    }
+
+    /// The same of a walk in this direction of a problem.
+    pub fn in_direction(self, direction: usize) -> Self {
+        Self { reverse: self.problem.reverse != (direction == 1), ..self }
     }
 
     /// States that a pass covers.
@@ -138,6 +145,7 @@ impl<'a> Configurations<'a> {
         seq_idx: false,
         finds_marks: false,
         adjoints: false,
+        reverse: false,
         layout: Self::NEUTRAL_LAYOUT,
         tiles: 1,
         vector: 1,
@@ -300,6 +308,7 @@ impl<'a> Configurations<'a> {
             coefficients,
             cut: true,
             adjoints,
+            reverse: self.reverse,
             layout,
             vector: 1,
             vector_b: 1,
@@ -366,6 +375,7 @@ impl<'a> Configurations<'a> {
     pub fn bulk(&self, chunks: usize, shares: bool) -> Configuration {
         self.that_fit(Configuration {
             program: Program::Bulk,
+            reverse: self.reverse,
             shares,
             short_row: is_short_row(self.problem, &self.layout),
             vector: 1,
@@ -382,6 +392,8 @@ impl<'a> Configurations<'a> {
     pub fn relay(&self) -> Configuration {
         self.that_fit(Configuration {
             program: Program::Relay,
+            reverse: self.reverse,
+            several_passes: has_several_passes(self.problem, &self.layout),
             has_d: self.problem.d,
             vector: 1,
             vector_b: 1,

@@ -10,8 +10,9 @@ use super::{
     has_several_passes, is_constant, is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward,
     real_bytes, state_words, states_for, unit, varying,
 };
+use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
-use crate::{ElementType, Method, Problem};
+use crate::{Coefficients, ElementType, Method, Problem};
 
 /// Channels of all rows, a multiprocessor, up to which the forward pass has lanes over time, in rows of these lengths; lanes
 /// of states a channel beside them, frames of a tile, and the warps that a block has, a channel each: usually, and where
@@ -52,12 +53,12 @@ const BULK_FRAMES_THAT_LOSE: usize = 256;
 /// How relay.cu walks, but for its warps: they have tiles of the same channels, of as many frames as registers have room for the decays
 /// of.
 const RELAY_LAYOUT: Layout = Layout { channels: 32 / BULK_LAYOUT.lanes, tile: 16, ..BULK_LAYOUT };
-/// Blocks of it that a multiprocessor has at most, or other walks are faster, and warps that it has of all of them: usually, and of the
-/// two longest walks, which want the registers of more.
+/// Blocks of it that a multiprocessor has at most, or other walks are faster, and warps that it has of all of them: usually, and of
+/// walks that want the registers of more.
 const RELAY_BLOCKS: usize = 3;
 const RELAY_WARPS: [usize; 2] = [16, 12];
 /// Tiles of a warp in shared memory.
-const RELAY_TILES: usize = 2;
+const OWN_TILES: usize = 2;
 /// Tiles in shared memory, and as many of outputs where these do not lie in them.
 const BULK_STAGES: usize = 3;
 /// Frames of a chunk from which on it is the faster, usually and where its start is little beside the walk, and of a row of one chunk:
@@ -247,10 +248,10 @@ pub(super) fn relay_bytes(problem: &Problem, layout: &Layout) -> usize {
     let Layout { channels, warps, tile, .. } = *layout;
     let size = problem.element.size();
     let sequences = tile * channels * size * if problem.z { 3 } else { 2 };
-    let tiles = RELAY_TILES * (sequences + 2 * tile * BULK_SLOTS * size);
+    let tiles = OWN_TILES * (sequences + 2 * tile * BULK_SLOTS * size);
     let widened = if size == 2 { 2 * tile * BULK_SLOTS * 4 } else { 0 };
     let (made, handed) = (tile * channels * 2 * 4, channels * BULK_SLOTS * 4);
-    let barriers = (RELAY_TILES + 1) * BARRIER_BYTES;
+    let barriers = (OWN_TILES + 1) * BARRIER_BYTES;
     (warps * (tiles + widened + made + handed + barriers)).next_multiple_of(TILE_ALIGNMENT)
 }
 
@@ -265,6 +266,13 @@ fn chunks_bytes(element: ElementType, layout: &Layout) -> usize {
 /// forward.cu is the faster by 4% (H200).
 fn takes_4_lanes(problem: &Problem) -> bool {
     problem.element == ElementType::F32 || changes_elements(problem)
+}
+
+/// Whether walks in copied tiles may be of several passes, if they are: y gathers in its elements, which 16 bits would round each time,
+/// and which nobody finishes after the last.
+fn may_gather(problem: &Problem) -> bool {
+    let gathers = problem.element == ElementType::F32 && !changes_elements(problem);
+    gathers || passes(problem, BULK_SLOTS) == 1
 }
 
 /// Whether blocks of one group of channels do not share their last box with the next.
@@ -300,7 +308,6 @@ impl Properties {
             && real_bytes(problem) == 4
             && !problem.complex
             && varying(problem) == 2
-            && !(problem.reverse || problem.bidirectional)
             && rows_fit(problem.state)
             && rows_fit(problem.dim)
             && [problem.batch, problem.seq, problem.dim].iter().all(|&count| count <= MOST_PLACES)
@@ -313,11 +320,9 @@ impl Properties {
             && self.copies_operands(problem, &BULK_LAYOUT)
     }
 
-    /// Whether the device can copy the tiles of the forward scan by itself. Of several passes, y gathers in its elements, which 16
-    /// bits would round each time, and which nobody finishes after the last.
+    /// Whether the device can copy the tiles of the forward scan by itself.
     fn copies_tiles(&self, problem: &Problem) -> bool {
-        let gathers = problem.element == ElementType::F32 && !changes_elements(problem);
-        self.copies_bulk(problem) && (gathers || problem.state <= BULK_SLOTS)
+        self.copies_bulk(problem) && may_gather(problem)
     }
 
     /// The layout of chunks.cu, for which dt is Δ, and its shared memory, where it finds what is to be known of chunks of
@@ -334,6 +339,8 @@ impl Properties {
             Chunks::OfBackward => (false, bulk_layout(problem, 4)),
             Chunks::OfAdjoints => (problem.z, BULK_LAYOUT),
         };
+        // Its kernel is that of one direction; a backward pass over both has one for all its passes.
+        let needs_more = needs_more || (problem.bidirectional && chunks != Chunks::OfForward);
         let may = slots == BULK_SLOTS && decay_by_sum(problem) && !(changes_dt(problem) || problem.seq_idx);
         (may && !needs_more && self.copies_bulk(problem))
             .then(|| (layout, chunks_bytes(problem.element, &layout)))
@@ -411,7 +418,15 @@ impl Properties {
     /// The layout in which relay.cu walks all rows at a time, with states that are kept every `interval` frames.
     fn relay(&self, problem: &Problem, interval: usize) -> Option<Layout> {
         let each = self.share(problem, &RELAY_LAYOUT);
-        let wants_more = is_long_walk_forward(problem) && problem.method != Method::Foh;
+        let against = problem.reverse || problem.bidirectional;
+        let wants_more = match problem.method {
+            Method::Foh if problem.coefficients == Coefficients::Exact => problem.seq_idx || against,
+            Method::Bilinear => problem.seq_idx && against,
+            _ => {
+                is_long_walk_forward(problem)
+                    || (is_heavy_walk_forward(problem) && (problem.seq_idx || against))
+            }
+        };
         let most = RELAY_WARPS[usize::from(wants_more)] / each;
         // An even number: of an odd one, some schedulers would have more of a block than others.
         let warps = most / 2 * 2;
@@ -419,9 +434,8 @@ impl Properties {
         // Of half as many states, other walks have half as many in a thread.
         let is_full = problem.state > BULK_SLOTS / 2 || each == 1;
         let can = (1..=RELAY_BLOCKS).contains(&each)
-            && problem.state <= BULK_SLOTS
             && is_full
-            && !problem.seq_idx
+            && may_gather(problem)
             && (interval >= problem.seq || interval.is_multiple_of(RELAY_LAYOUT.tile))
             && self.copies_operands(problem, &layout)
             && self.blocks_with_room(relay_bytes(problem, &layout)) >= each;
@@ -580,8 +594,9 @@ impl Properties {
         let timed = whole.chain(chunks).map(|plan| (self.forward_clocks(problem, &plan), plan));
         let best = timed.min_by(|(one, _), (other, _)| one.total_cmp(other));
         let (clocks, plan) = best.expect("a row may be whole");
+        let all = clocks * passes(problem, plan.layout.slots()) as f64;
         let relay = self.relay(problem, interval);
-        ForwardPlan { relay: relay.filter(|layout| self.relay_clocks(problem, layout) < clocks), ..plan }
+        ForwardPlan { relay: relay.filter(|layout| self.relay_clocks(problem, layout) < all), ..plan }
     }
 
     /// The pass in chunks of so many frames that are walked in this layout.

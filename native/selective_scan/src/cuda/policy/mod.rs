@@ -203,7 +203,7 @@ fn changes_dt(problem: &Problem) -> bool {
     problem.dt_bias || problem.dt_softplus || problem.dt_limit.is_some()
 }
 
-/// Whether more is done to elements than the scan; bulk.cu calls it HAS_OWNERS.
+/// Whether more is done to elements than the scan; the kernels call it HAS_OWNERS.
 fn changes_elements(problem: &Problem) -> bool {
     changes_dt(problem) || problem.d || problem.z
 }

@@ -1,0 +1,35 @@
+// A tile as the device's engine brings it (bulk.cuh) and as bulk.cu and relay.cu walk it, in spans of a frame for each lane.
+
+#define SPAN LANES
+#define SPANS (TILE / SPAN)
+
+static_assert(TILE % SPAN == 0, "a tile is made of spans");
+static_assert(!COMPLEX && ELEMENT != 1 && TILE_B && TILE_C && ROUNDS == 1 && !SUMMARY, "what is copied, and walked once");
+static_assert(!SEVERAL_PASSES || (ELEMENT == 0 && !HAS_OWNERS), "y does not gather in 16 bits, and elements are finished once");
+
+// Its parts, as they are copied or as they are walked.
+template <typename Stored>
+struct Projections {
+  Stored b[TILE][SLOTS], c[TILE][SLOTS];
+};
+typedef Element Sequence[TILE][CHANNELS];
+
+__device__ __forceinline__ int column_of(int row) { return row; }
+
+// Where a span lies, and in it the frame that a lane has of it.
+__device__ __forceinline__ int first_of_span(int span) { return (REVERSE ? SPANS - 1 - span : span) * SPAN; }
+__device__ __forceinline__ int frame_of_lane(int lane) { return REVERSE ? SPAN - 1 - lane : lane; }
+
+// Brings that which is walked from scan index i on; `barrier` counts its bytes.
+template <typename Tile>
+__device__ __forceinline__ void bring_tile(Tile& tile, const Arguments& args, const Maps& maps, const Place& place, int row, int i,
+                                           Barrier& barrier) {
+  const int frame = first_frame(args, i), channel = (int)place.channel0, state = (int)first_state(args);
+  bring(tile.delta, maps.dt, channel, frame, row, barrier);
+  bring(tile.x, maps.x, channel, frame, row, barrier);
+#if HAS_Z
+  bring(tile.z, maps.z, channel, frame, row, barrier);
+#endif
+  bring(tile.projections.b, maps.b, state, (int)place.group_b, frame, row, barrier);
+  bring(tile.projections.c, maps.c, state, (int)place.group_c, frame, row, barrier);
+}
