@@ -89,8 +89,7 @@ pub fn element_of(problem: &Problem, name: &str) -> ElementType {
 
 /// y and final_state, in float64.
 pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>) -> Outputs<Vec<f64>> {
-    let scan = Scan::new(problem, inputs);
-    Outputs { y: scan.gated(), final_state: Some(scan.final_state) }
+    Scan::new(problem, inputs).run(None).0
 }
 
 /// The gradients of Σ y·dy + Σ final_state·dfinal_state with respect to every input present, in float64.
@@ -99,7 +98,18 @@ pub fn backward(
     inputs: Inputs<&[u8]>,
     gradients: OutputGradients<&[u8]>,
 ) -> Gradients<Vec<f64>> {
-    Scan::new(problem, inputs).backward(gradients)
+    forward_and_backward(problem, inputs, gradients).1
+}
+
+/// Both, in less time than one after the other.
+pub fn forward_and_backward(
+    problem: &Problem,
+    inputs: Inputs<&[u8]>,
+    gradients: OutputGradients<&[u8]>,
+) -> (Outputs<Vec<f64>>, Gradients<Vec<f64>>) {
+    let gradients = gradients.map(|name, bytes| decode(element_of(problem, name), bytes));
+    let (outputs, gradients) = Scan::new(problem, inputs).run(Some(&gradients));
+    (outputs, gradients.expect("they were asked for"))
 }
 
 /// One frame that a recurrence passes through, in the order of the scan.
@@ -118,9 +128,20 @@ struct Scan<'a> {
     /// Δ {batch, seq, dim} and dΔ/ddt.
     delta: Vec<f64>,
     delta_derivative: Vec<f64>,
-    /// y before the gate.
+}
+
+/// What a channel of a batch row has of every frame that its recurrences pass through.
+struct Channel {
+    batch: usize,
+    d: usize,
+    x: Vec<f64>,
+    delta: Vec<f64>,
+    /// Before the gate.
     y: Vec<f64>,
-    final_state: Vec<f64>,
+    /// The gradient of that, and of x and Δ.
+    dy: Vec<f64>,
+    dx: Vec<f64>,
+    ddelta: Vec<f64>,
 }
 
 impl<'a> Scan<'a> {
@@ -140,10 +161,7 @@ impl<'a> Scan<'a> {
                 (*delta, *derivative) = (delta.clamp(min, max), 0.0);
             }
         }
-        let mut scan =
-            Self { p, delta, delta_derivative, y: vec![0.0; inputs.x.len()], final_state: vec![], inputs };
-        scan.run();
-        scan
+        Self { p, delta, delta_derivative, inputs }
     }
 
     fn frames(&self, batch: usize) -> Vec<Frame> {
@@ -202,33 +220,26 @@ impl<'a> Scan<'a> {
         self.p.components() as f64 * if self.p.bidirectional { 0.5 } else { 1.0 }
     }
 
-    fn partials(&self, batch: usize, t: usize, d: usize, n: usize) -> Partials<Complex64> {
-        let p = self.p;
-        let delta = self.delta[self.at(batch, t, d)];
-        let a = self.number(&self.inputs.a, d * p.state + n);
-        let a = Prepared::new(a);
-        with_discretization!(p.method, p.coefficients, D => {
-            let (decay, _) = <D as d::Discretization>::coefficients(delta, &a);
-            <D as d::Discretization>::partials(delta, &a, decay)
-        })
-    }
-
-    /// States of one recurrence after every frame of `frames`; backwards from zero where `bidirectional` asks.
-    fn states(&self, batch: usize, d: usize, n: usize, frames: &[Frame]) -> Recurrence {
-        let p = self.p;
+    /// States of one recurrence after every frame; backwards from zero where `bidirectional` asks.
+    fn states(&self, channel: &Channel, n: usize, frames: &[Frame]) -> Recurrence {
+        let (p, &Channel { batch, d, .. }) = (self.p, channel);
+        let a = Prepared::new(self.number(&self.inputs.a, d * p.state + n));
         let initial = match &self.inputs.initial_state {
             Some(states) => self.number(states, (batch * p.dim + d) * p.state + n),
             None => Complex64::ZERO,
         };
-        let steps: Vec<Step> = frames
-            .iter()
-            .map(|frame| {
-                let partials = self.partials(batch, frame.t, d, n);
-                let b = self.number(&self.inputs.b, self.projected(p.b, batch, frame.t, d, n));
-                Step { partials, v: b * self.inputs.x[self.at(batch, frame.t, d)] }
+        let partials = |delta: f64| {
+            with_discretization!(p.method, p.coefficients, D => {
+                let (decay, _) = <D as d::Discretization>::coefficients(delta, &a);
+                <D as d::Discretization>::partials(delta, &a, decay)
             })
-            .collect();
-        let mut forward = Vec::new();
+        };
+        let step = |(i, frame): (usize, &Frame)| {
+            let b = self.number(&self.inputs.b, self.projected(p.b, batch, frame.t, d, n));
+            Step { partials: partials(channel.delta[i]), v: b * channel.x[i] }
+        };
+        let steps: Vec<Step> = frames.iter().enumerate().map(step).collect();
+        let mut forward = Vec::with_capacity(steps.len());
         let mut h = initial;
         for (frame, Step { partials, v }) in frames.iter().zip(&steps) {
             let before = if frame.fresh { Complex64::ZERO } else { h };
@@ -247,57 +258,16 @@ impl<'a> Scan<'a> {
         Recurrence { steps, forward, backward, last: h }
     }
 
-    fn run(&mut self) {
+    /// The outputs, and, if those of the outputs are given, the gradients of the inputs.
+    fn run(
+        &self,
+        gradients: Option<&OutputGradients<Vec<f64>>>,
+    ) -> (Outputs<Vec<f64>>, Option<Gradients<Vec<f64>>>) {
         let p = self.p;
-        self.final_state = vec![0.0; p.batch * p.dim * p.state * p.components()];
-        for batch in 0..p.batch {
-            let frames = self.frames(batch);
-            for d in 0..p.dim {
-                for n in 0..p.state {
-                    let recurrence = self.states(batch, d, n, &frames);
-                    for (i, frame) in frames.iter().enumerate() {
-                        let c = self.number(&self.inputs.c, self.projected(p.c, batch, frame.t, d, n));
-                        let h = recurrence.forward[i].1 + recurrence.backward[i].1;
-                        let at = self.at(batch, frame.t, d);
-                        self.y[at] += self.weight() * real_product(c, h);
-                    }
-                    let mut final_state = std::mem::take(&mut self.final_state);
-                    self.accumulate(&mut final_state, (batch * p.dim + d) * p.state + n, recurrence.last);
-                    self.final_state = final_state;
-                }
-                if let Some(skip) = &self.inputs.d {
-                    for frame in &frames {
-                        let at = self.at(batch, frame.t, d);
-                        self.y[at] += skip[d] * self.inputs.x[at];
-                    }
-                }
-            }
-        }
-    }
-
-    fn gated(&self) -> Vec<f64> {
-        let Some(z) = &self.inputs.z else {
-            return self.y.clone();
-        };
-        let mut gated = vec![0.0; self.y.len()];
-        for batch in 0..self.p.batch {
-            for frame in self.frames(batch) {
-                for d in 0..self.p.dim {
-                    let at = self.at(batch, frame.t, d);
-                    gated[at] = self.y[at] * z[at] * sigmoid(z[at]);
-                }
-            }
-        }
-        gated
-    }
-
-    /// λᵢ = w·dyᵢ·conj(Cᵢ) + conj(aᵢ₊₁)λᵢ₊₁, the same from the other end for μ, and the chain rule through the
-    /// coefficients. Complex gradients are ∂L/∂Re + i ∂L/∂Im.
-    fn backward(&self, gradients: OutputGradients<&[u8]>) -> Gradients<Vec<f64>> {
-        let p = self.p;
-        let gradients = gradients.map(|name, bytes| decode(element_of(p, name), bytes));
         let zeros = |values: &Vec<f64>| vec![0.0; values.len()];
-        let mut out = Gradients {
+        let mut y = zeros(&self.inputs.x);
+        let mut final_state = vec![0.0; p.batch * p.dim * p.state * p.components()];
+        let mut out = gradients.map(|_| Gradients {
             x: zeros(&self.inputs.x),
             dt: zeros(&self.inputs.dt),
             a: zeros(&self.inputs.a),
@@ -307,55 +277,118 @@ impl<'a> Scan<'a> {
             z: self.inputs.z.as_ref().map(zeros),
             dt_bias: self.inputs.dt_bias.as_ref().map(zeros),
             initial_state: self.inputs.initial_state.as_ref().map(zeros),
-        };
+        });
         for batch in 0..p.batch {
             let frames = self.frames(batch);
             for d in 0..p.dim {
-                let mut dy = Vec::new();
-                for frame in &frames {
-                    let at = self.at(batch, frame.t, d);
-                    let mut g = gradients.dy[at];
-                    if let (Some(dz), Some(z)) = (&mut out.z, &self.inputs.z) {
-                        let s = sigmoid(z[at]);
-                        dz[at] = g * self.y[at] * s * (1.0 + z[at] * (1.0 - s));
-                        g *= z[at] * s;
-                    }
-                    if let (Some(dd), Some(skip)) = (&mut out.d, &self.inputs.d) {
-                        dd[d] += g * self.inputs.x[at];
-                        out.x[at] += g * skip[d];
-                    }
-                    dy.push(g);
-                }
+                let mut channel = self.channel(batch, d, &frames, gradients);
                 for n in 0..p.state {
-                    self.backward_state(batch, d, n, &frames, &dy, &gradients, &mut out);
+                    let recurrence = self.states(&channel, n, &frames);
+                    for (i, frame) in frames.iter().enumerate() {
+                        let c = self.number(&self.inputs.c, self.projected(p.c, batch, frame.t, d, n));
+                        let h = recurrence.forward[i].1 + recurrence.backward[i].1;
+                        channel.y[i] += self.weight() * real_product(c, h);
+                    }
+                    self.accumulate(&mut final_state, (batch * p.dim + d) * p.state + n, recurrence.last);
+                    if let (Some(gradients), Some(out)) = (gradients, &mut out) {
+                        self.backward_state(&mut channel, n, &frames, &recurrence, gradients, out);
+                    }
+                }
+                self.finish(&mut channel, &frames, &mut y);
+                if let (Some(gradients), Some(out)) = (gradients, &mut out) {
+                    self.finish_backward(&channel, &frames, gradients, out);
                 }
             }
         }
-        for (ddt, derivative) in out.dt.iter_mut().zip(&self.delta_derivative) {
-            *ddt *= derivative;
-        }
-        if let Some(dt_bias) = &mut out.dt_bias {
-            for (i, ddt) in out.dt.iter().enumerate() {
+        if let Some(Gradients { dt, dt_bias: Some(dt_bias), .. }) = &mut out {
+            for (i, ddt) in dt.iter().enumerate() {
                 dt_bias[i % p.dim] += ddt;
             }
         }
-        out
+        (Outputs { y, final_state: Some(final_state) }, out)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one recurrence and all that it adds to")]
-    fn backward_state(
+    fn channel(
         &self,
         batch: usize,
         d: usize,
+        frames: &[Frame],
+        gradients: Option<&OutputGradients<Vec<f64>>>,
+    ) -> Channel {
+        let of_frames = |values: &[f64]| -> Vec<f64> {
+            frames.iter().map(|frame| values[self.at(batch, frame.t, d)]).collect()
+        };
+        let mut dy = gradients.map_or_else(Vec::new, |gradients| of_frames(&gradients.dy));
+        if let Some(z) = &self.inputs.z {
+            for (g, z) in dy.iter_mut().zip(of_frames(z)) {
+                *g *= z * sigmoid(z);
+            }
+        }
+        let zeros = || vec![0.0; frames.len()];
+        Channel {
+            batch,
+            d,
+            x: of_frames(&self.inputs.x),
+            delta: of_frames(&self.delta),
+            y: zeros(),
+            dy,
+            dx: zeros(),
+            ddelta: zeros(),
+        }
+    }
+
+    /// y of all states: with the skip, and, where it is stored, gated.
+    fn finish(&self, channel: &mut Channel, frames: &[Frame], out: &mut [f64]) {
+        let Channel { batch, d, x, y, .. } = channel;
+        for ((frame, y), x) in frames.iter().zip(y).zip(x) {
+            let at = self.at(*batch, frame.t, *d);
+            if let Some(skip) = &self.inputs.d {
+                *y += skip[*d] * *x;
+            }
+            out[at] = self.inputs.z.as_ref().map_or(*y, |z| *y * z[at] * sigmoid(z[at]));
+        }
+    }
+
+    /// The gradients of what a channel's recurrences begin with, and of what is done to y after them.
+    fn finish_backward(
+        &self,
+        channel: &Channel,
+        frames: &[Frame],
+        gradients: &OutputGradients<Vec<f64>>,
+        out: &mut Gradients<Vec<f64>>,
+    ) {
+        let &Channel { batch, d, .. } = channel;
+        for (i, frame) in frames.iter().enumerate() {
+            let at = self.at(batch, frame.t, d);
+            out.x[at] = channel.dx[i];
+            out.dt[at] = channel.ddelta[i] * self.delta_derivative[at];
+            if let (Some(dd), Some(skip)) = (&mut out.d, &self.inputs.d) {
+                dd[d] += channel.dy[i] * channel.x[i];
+                out.x[at] += channel.dy[i] * skip[d];
+            }
+            if let (Some(dz), Some(z)) = (&mut out.z, &self.inputs.z) {
+                let s = sigmoid(z[at]);
+                dz[at] = gradients.dy[at] * channel.y[i] * s * (1.0 + z[at] * (1.0 - s));
+            }
+        }
+    }
+
+    /// λᵢ = w·dyᵢ·conj(Cᵢ) + conj(aᵢ₊₁)λᵢ₊₁, the same from the other end for μ, and the chain rule through the
+    /// coefficients. Complex gradients are ∂L/∂Re + i ∂L/∂Im.
+    fn backward_state(
+        &self,
+        channel: &mut Channel,
         n: usize,
         frames: &[Frame],
-        dy: &[f64],
+        recurrence: &Recurrence,
         gradients: &OutputGradients<Vec<f64>>,
         out: &mut Gradients<Vec<f64>>,
     ) {
         let p = self.p;
+        let Channel { batch, d, x, delta, dy, dx, ddelta, .. } = channel;
+        let (batch, d) = (*batch, *d);
         let state = (batch * p.dim + d) * p.state + n;
-        let Recurrence { steps, forward, backward, .. } = self.states(batch, d, n, frames);
+        let Recurrence { steps, forward, backward, .. } = recurrence;
         let source = |i: usize| {
             let c = self.number(&self.inputs.c, self.projected(p.c, batch, frames[i].t, d, n));
             self.weight() * dy[i] * c.conj()
@@ -381,20 +414,20 @@ impl<'a> Scan<'a> {
                 mu = if frames[i].last { Complex64::ZERO } else { steps[i].partials.a.conj() * mu };
             }
         }
+        let index = d * p.state + n;
+        let a = self.number(&self.inputs.a, index);
         for (i, frame) in frames.iter().enumerate() {
-            let at = self.at(batch, frame.t, d);
             let (Step { partials, v }, (lambda, mu)) = (&steps[i], adjoint[i]);
             let da = lambda * forward[i].0.conj() + mu * backward[i].0.conj();
             let both = lambda + mu;
             let dg = both * v.conj();
             let dv = both * partials.g.conj();
-            let (index, of_slope) = (d * p.state + n, da * partials.slope.conj());
-            self.accumulate(&mut out.a, index, of_slope * self.delta[at] + dg * partials.g_a.conj());
-            let a = self.number(&self.inputs.a, index);
-            out.dt[at] += (of_slope * a.conj() + dg * partials.g_delta.conj()).re;
+            let of_slope = da * partials.slope.conj();
+            self.accumulate(&mut out.a, index, of_slope * delta[i] + dg * partials.g_a.conj());
+            ddelta[i] += (of_slope * a.conj() + dg * partials.g_delta.conj()).re;
             let b = self.projected(p.b, batch, frame.t, d, n);
-            out.x[at] += (dv * self.number(&self.inputs.b, b).conj()).re;
-            self.accumulate(&mut out.b, b, dv * self.inputs.x[at]);
+            dx[i] += (dv * self.number(&self.inputs.b, b).conj()).re;
+            self.accumulate(&mut out.b, b, dv * x[i]);
             let c = self.projected(p.c, batch, frame.t, d, n);
             let h = forward[i].1 + backward[i].1;
             self.accumulate(&mut out.c, c, self.weight() * dy[i] * h.conj());

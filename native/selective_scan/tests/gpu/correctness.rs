@@ -52,20 +52,40 @@ fn compare(case: &Case, got: Named<'_>, expected: Named<'_>, tolerance: f64) -> 
     Ok(())
 }
 
-pub fn check_forward(case: &Case, got: &Outputs<Vec<f64>>) -> Result<(), String> {
-    let expected = naive::forward(&case.problem, case.inputs());
+fn compare_outputs(case: &Case, got: &Outputs<Vec<f64>>, expected: &Outputs<Vec<f64>>) -> Result<(), String> {
     compare(case, got.iter().collect(), expected.iter().collect(), tolerances(case.problem.element).0)
 }
 
-fn check_backward(case: &Case, got: &Gradients<Vec<f64>>) -> Result<(), String> {
-    let expected = naive::backward(&case.problem, case.inputs(), case.gradients());
+fn compare_gradients(
+    case: &Case,
+    got: &Gradients<Vec<f64>>,
+    expected: &Gradients<Vec<f64>>,
+) -> Result<(), String> {
     compare(case, got.iter().collect(), expected.iter().collect(), tolerances(case.problem.element).1)
+}
+
+pub fn check_forward(case: &Case, got: &Outputs<Vec<f64>>) -> Result<(), String> {
+    compare_outputs(case, got, &naive::forward(&case.problem, case.inputs()))
+}
+
+fn check_backward(case: &Case, got: &Gradients<Vec<f64>>) -> Result<(), String> {
+    compare_gradients(case, got, &naive::backward(&case.problem, case.inputs(), case.gradients()))
+}
+
+fn check_both(
+    case: &Case,
+    outputs: &Outputs<Vec<f64>>,
+    gradients: &Gradients<Vec<f64>>,
+) -> Result<(), String> {
+    let (expected, of_gradients) =
+        naive::forward_and_backward(&case.problem, case.inputs(), case.gradients());
+    compare_outputs(case, outputs, &expected)?;
+    compare_gradients(case, gradients, &of_gradients)
 }
 
 /// Forward and backward against the naive twin.
 pub fn check(case: &Case) -> Result<(), String> {
-    check_forward(case, &case.forward(forward))?;
-    check_backward(case, &case.backward(backward))
+    check_both(case, &case.forward(forward), &case.backward(backward))
 }
 
 /// Runs a check over many cases, side by side, since most of the time is spent compiling, and panics with all that
@@ -89,9 +109,7 @@ pub fn golden_forward(quick: bool) {
         check_forward(&case, &got)?;
         match element {
             // The inputs are the golden ones, not rounded: so are the outputs.
-            ElementType::F64 => {
-                compare(&case, got.iter().collect(), golden.outputs.iter().collect(), tolerances(element).0)
-            }
+            ElementType::F64 => compare_outputs(&case, &got, &golden.outputs),
             _ => Ok(()),
         }
     });
@@ -103,9 +121,7 @@ pub fn golden_backward(quick: bool) {
         let got = case.backward(backward);
         check_backward(&case, &got)?;
         match element {
-            ElementType::F64 => {
-                compare(&case, got.iter().collect(), golden.gradients.iter().collect(), tolerances(element).1)
-            }
+            ElementType::F64 => compare_gradients(&case, &got, &golden.gradients),
             _ => Ok(()),
         }
     });
@@ -153,8 +169,7 @@ pub fn check_kept(case: &Case) -> Result<(), String> {
     let on_device = OnDevice::new(case.clone());
     on_device.enqueue_forward(true).unwrap();
     on_device.enqueue_backward(true).unwrap();
-    check_forward(case, &on_device.outputs())?;
-    check_backward(case, &on_device.gradients())
+    check_both(case, &on_device.outputs(), &on_device.gradients())
 }
 
 /// Forward where nobody wants the final state.
@@ -162,12 +177,7 @@ pub fn check_y(case: &Case) -> Result<(), String> {
     let on_device = OnDevice::new(case.clone()).without_final_state();
     on_device.enqueue_forward(false).unwrap();
     let expected = Outputs { final_state: None, ..naive::forward(&case.problem, case.inputs()) };
-    compare(
-        case,
-        on_device.outputs().iter().collect(),
-        expected.iter().collect(),
-        tolerances(case.problem.element).0,
-    )
+    compare_outputs(case, &on_device.outputs(), &expected)
 }
 
 pub fn checkpoints(quick: bool) {
