@@ -267,7 +267,7 @@ impl<'a> Scan<'a> {
         let zeros = |values: &Vec<f64>| vec![0.0; values.len()];
         let mut y = zeros(&self.inputs.x);
         let mut final_state = vec![0.0; p.batch * p.dim * p.state * p.components()];
-        let mut out = gradients.map(|_| Gradients {
+        let out = || Gradients {
             x: zeros(&self.inputs.x),
             dt: zeros(&self.inputs.dt),
             a: zeros(&self.inputs.a),
@@ -277,7 +277,8 @@ impl<'a> Scan<'a> {
             z: self.inputs.z.as_ref().map(zeros),
             dt_bias: self.inputs.dt_bias.as_ref().map(zeros),
             initial_state: self.inputs.initial_state.as_ref().map(zeros),
-        });
+        };
+        let mut back = gradients.map(|gradients| (gradients, out()));
         for batch in 0..p.batch {
             let frames = self.frames(batch);
             for d in 0..p.dim {
@@ -290,22 +291,22 @@ impl<'a> Scan<'a> {
                         channel.y[i] += self.weight() * real_product(c, h);
                     }
                     self.accumulate(&mut final_state, (batch * p.dim + d) * p.state + n, recurrence.last);
-                    if let (Some(gradients), Some(out)) = (gradients, &mut out) {
+                    if let Some((gradients, out)) = &mut back {
                         self.backward_state(&mut channel, n, &frames, &recurrence, gradients, out);
                     }
                 }
                 self.finish(&mut channel, &frames, &mut y);
-                if let (Some(gradients), Some(out)) = (gradients, &mut out) {
+                if let Some((gradients, out)) = &mut back {
                     self.finish_backward(&channel, &frames, gradients, out);
                 }
             }
         }
-        if let Some(Gradients { dt, dt_bias: Some(dt_bias), .. }) = &mut out {
+        if let Some((_, Gradients { dt, dt_bias: Some(dt_bias), .. })) = &mut back {
             for (i, ddt) in dt.iter().enumerate() {
                 dt_bias[i % p.dim] += ddt;
             }
         }
-        (Outputs { y, final_state: Some(final_state) }, out)
+        (Outputs { y, final_state: Some(final_state) }, back.map(|(_, out)| out))
     }
 
     fn channel(
