@@ -16,9 +16,9 @@ typedef Element Sequence[TILE][CHANNELS];
 
 __device__ __forceinline__ int column_of(int row) { return row; }
 
-// Where a span lies, and in it the frame that a lane has of it.
+// Where a span lies, and in it the frame that a lane has of it: by its bits, which the compiler knows to be in the span.
 __device__ __forceinline__ int first_of_span(int span) { return (REVERSE ? SPANS - 1 - span : span) * SPAN; }
-__device__ __forceinline__ int frame_of_lane(int lane) { return REVERSE ? SPAN - 1 - lane : lane; }
+__device__ __forceinline__ int frame_of_lane(int lane) { return REVERSE ? lane ^ (SPAN - 1) : lane; }
 
 // Brings that which is walked from scan index i on; `barrier` counts its bytes.
 template <typename Tile>

@@ -103,11 +103,8 @@ fn kernels_spill_nothing() {
         ] {
             add(&by(method, problem), &|kernel| kernel.program == Program::Relay);
         }
-        // Bilinear spills 8 bytes there (bench/NOTES.md, "Whichever way, packed and many states").
-        if method != Method::Bilinear {
-            let problem = by(method, reversed(block(8, 2048, 1536, 16)));
-            add(&problem, &|kernel| kernel.program == Program::Bulk);
-        }
+        let problem = by(method, reversed(block(8, 2048, 1536, 16)));
+        add(&problem, &|kernel| kernel.program == Program::Bulk);
     }
     // Several rounds of heavy walks, in tiles of 16 frames, and of 32 where a multiprocessor has two blocks.
     for (tile, problem) in [

@@ -2,7 +2,8 @@
 //!
 //! Pageable memory crosses the bus at a third of the speed of pinned memory. So inputs are copied piece by piece,
 //! by several threads, into pinned memory of the device's pool, each piece on its way while the next ones are
-//! copied; outputs come back in the same way. What lies in a [`PinnedBuffer`] already is not copied at all.
+//! copied; outputs come back in the same way. What lies in a [`PinnedBuffer`] already is not copied at all. Of a small
+//! call, all that is copied is one piece, and the kernels write results to pinned memory themselves.
 //!
 //! Rows of the batch know nothing of one another in the forward pass. A large batch is cut in a few slices, and while
 //! one is scanned and its results come back, the next one is on its way: the bus carries both directions at a time.
@@ -20,11 +21,15 @@ use super::buffers::{PinnedBuffer, lock};
 use super::device::Device;
 use super::driver::{During, guarded};
 use super::launch::Pass;
+use super::policy::writes_outputs_once;
 use crate::threads::pool;
 use crate::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection};
 
 /// Bytes that are copied, and sent, at a time.
 const PIECE: usize = 512 << 10;
+/// Bytes of a result in pinned memory that kernels write over the bus themselves, at most: a copy less, which takes 5 to 10 µs. Of larger
+/// ones they would wait for the bus (bench/NOTES.md, "Calls from and to memory of the host").
+const DIRECT: usize = 256 << 10;
 /// Threads that help to copy at most: a few fill the memory's bandwidth.
 const HELPERS: usize = 7;
 /// Alignment of the tensors in device and staging memory.
@@ -40,21 +45,27 @@ fn helpers() -> Option<&'static ThreadPool> {
     pool(&HELPING, HELPERS.min(available_parallelism().map_or(1, NonZero::get)))
 }
 
-/// A copy into staging memory, or none of what the device reads where it is.
-struct Copy<'a> {
-    to: Option<&'a mut [u8]>,
-    from: &'a [u8],
+/// What is sent at a time: what lies in staging memory when it has been copied there, part by part, or where it is.
+enum Piece<'a> {
+    Staged { to: &'a mut [u8], parts: Vec<&'a [u8]> },
+    Pinned(&'a [u8]),
 }
 
-impl Copy<'_> {
-    fn run(&mut self) {
-        if let Some(to) = &mut self.to {
-            stage(to, self.from);
+impl Piece<'_> {
+    fn copy(&mut self) {
+        let Self::Staged { to, parts } = self else { return };
+        let mut to = &mut **to;
+        for part in parts {
+            let own = carve(&mut to, part.len());
+            stage(own, part);
         }
     }
 
-    fn result(&self) -> &[u8] {
-        self.to.as_deref().unwrap_or(self.from)
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Staged { to, .. } => to,
+            Self::Pinned(bytes) => bytes,
+        }
     }
 }
 
@@ -80,21 +91,21 @@ fn stage(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }
 
-/// Runs copies by several threads. `arrived` is called with each, in order, as soon as it is done.
+/// Copies pieces by several threads. `arrived` is called with each, in order, as soon as it is copied.
 fn copy_in_order(
-    copies: Vec<Copy<'_>>,
+    pieces: Vec<Piece<'_>>,
     mut arrived: impl FnMut(usize, &[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let count = copies.len();
-    let staged = copies.iter().filter(|copy| copy.to.is_some()).count();
+    let count = pieces.len();
+    let staged = pieces.iter().filter(|piece| matches!(piece, Piece::Staged { .. })).count();
     let done: Vec<AtomicBool> = (0..count).map(|_| AtomicBool::new(false)).collect();
-    let copies: Vec<Mutex<Copy<'_>>> = copies.into_iter().map(Mutex::new).collect();
+    let pieces: Vec<Mutex<Piece<'_>>> = pieces.into_iter().map(Mutex::new).collect();
     let next = AtomicUsize::new(0);
-    // Takes the next copy and runs it; false where none is left.
+    // Takes the next piece and copies it; false where none is left.
     let run_one = || {
         let k = next.fetch_add(1, Ordering::Relaxed);
         if k < count {
-            lock(&copies[k]).run();
+            lock(&pieces[k]).copy();
             done[k].store(true, Ordering::Release);
         }
         k < count
@@ -106,7 +117,7 @@ fn copy_in_order(
                     std::hint::spin_loop();
                 }
             }
-            arrived(k, lock(&copies[k]).result())?;
+            arrived(k, lock(&pieces[k]).bytes())?;
         }
         Ok(())
     };
@@ -140,23 +151,55 @@ fn copy_back<'a>(
 
 /// Takes the first bytes of staging memory.
 fn carve<'a>(staging: &mut &'a mut [u8], len: usize) -> &'a mut [u8] {
-    let (piece, rest) = std::mem::take(staging).split_at_mut(len.next_multiple_of(ALIGNMENT));
+    let whole = len.next_multiple_of(ALIGNMENT).min(staging.len());
+    let (piece, rest) = std::mem::take(staging).split_at_mut(whole);
     *staging = rest;
     &mut piece[..len]
 }
 
-/// Where a tensor lies in device memory: its beginning, and how far it is from slice to slice.
+/// Where a tensor lies for the kernels: in the call's device memory, where it begins and how far it is from slice to slice; or in pinned
+/// memory, which has the same address for them.
 #[derive(Clone, Copy)]
-struct Place {
-    at: usize,
-    stride: usize,
+enum Place {
+    OnDevice { at: usize, stride: usize },
+    OnHost(CUdeviceptr),
 }
 
-/// An input, or a slice of one, on its way to the device.
+impl Place {
+    /// The address of a slice, where device memory begins at `base`.
+    fn address(self, base: CUdeviceptr, slice: usize) -> CUdeviceptr {
+        match self {
+            Self::OnDevice { at, stride } => base + (at + slice * stride) as CUdeviceptr,
+            Self::OnHost(address) => address,
+        }
+    }
+}
+
+/// An input, or a slice of one, on its way to the device, or so much of it as is sent at a time; several that are neighbours there and
+/// have to be copied are sent together.
 struct Incoming<'a> {
-    bytes: &'a [u8],
+    parts: Vec<&'a [u8]>,
     to: usize,
+    len: usize,
     pinned: bool,
+}
+
+impl<'a> Incoming<'a> {
+    fn new(bytes: &'a [u8], to: usize, pinned: bool) -> Self {
+        Self { parts: vec![bytes], to, len: bytes.len(), pinned }
+    }
+
+    /// Whether the next one can be sent with it.
+    fn is_joined_by(&self, next: &Self) -> bool {
+        !(self.pinned || next.pinned)
+            && self.to + self.len.next_multiple_of(ALIGNMENT) == next.to
+            && next.to + next.len <= self.to + PIECE
+    }
+
+    fn join(&mut self, next: Self) {
+        self.len = next.to + next.len - self.to;
+        self.parts.extend(next.parts);
+    }
 }
 
 /// An output, or a slice of one, on its way back.
@@ -202,21 +245,33 @@ impl<'a> Call<'a> {
         let width = if by_rows { stride } else { bytes.len() };
         for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks(width)).enumerate() {
             self.staged_in += if pinned { 0 } else { width.next_multiple_of(ALIGNMENT) };
-            slice.incoming.push(Incoming { bytes, to: at + number * stride, pinned });
+            let to = at + number * stride;
+            let width = if pinned { bytes.len() } else { PIECE };
+            for (number, bytes) in bytes.chunks(width).enumerate() {
+                let next = Incoming::new(bytes, to + number * width, pinned);
+                match slice.incoming.last_mut() {
+                    Some(last) if last.is_joined_by(&next) => last.join(next),
+                    _ => slice.incoming.push(next),
+                }
+            }
         }
-        Place { at, stride }
+        Place::OnDevice { at, stride }
     }
 
-    /// An output, which has an axis of the batch wherever there are several slices.
-    fn output(&mut self, bytes: &'a mut [u8]) -> Place {
-        let at = self.deal(bytes.len());
+    /// An output, which has an axis of the batch wherever there are several slices. `direct`: kernels may write it over the bus.
+    fn output(&mut self, bytes: &'a mut [u8], direct: bool) -> Place {
         let pinned = self.device.pools.is_pinned(bytes);
+        let is_small = self.slices.len() == 1 && bytes.len() <= DIRECT;
+        if direct && pinned && is_small && bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) {
+            return Place::OnHost(bytes.as_mut_ptr().expose_provenance() as CUdeviceptr);
+        }
+        let at = self.deal(bytes.len());
         let stride = bytes.len() / self.slices.len();
         for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks_mut(stride)).enumerate() {
             self.staged_out += if pinned { 0 } else { stride.next_multiple_of(ALIGNMENT) };
             slice.outgoing.push(Outgoing { bytes, from: at + number * stride, pinned });
         }
-        Place { at, stride }
+        Place::OnDevice { at, stride }
     }
 
     /// Carries the call out. `enqueue` puts the kernels of a slice on a stream; it is told where device memory begins.
@@ -236,15 +291,14 @@ impl<'a> Call<'a> {
         let inward = if overlapping { lane.inward } else { stream };
 
         let (mut to_send, mut to_fetch) = staging.split_at_mut(staged_in);
-        let (mut copies, mut sent, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut pieces, mut sent, mut results) = (Vec::new(), Vec::new(), Vec::new());
         for Slice { incoming, outgoing } in slices {
-            for Incoming { bytes, to, pinned } in incoming {
-                let width = if pinned { bytes.len() } else { PIECE };
-                for (number, from) in bytes.chunks(width).enumerate() {
-                    let staged = (!pinned).then(|| carve(&mut to_send, from.len()));
-                    copies.push(Copy { to: staged, from });
-                    sent.push((base + (to + number * width) as CUdeviceptr, None));
-                }
+            for Incoming { parts, to, len, pinned } in incoming {
+                pieces.push(match pinned {
+                    true => Piece::Pinned(parts[0]),
+                    false => Piece::Staged { to: carve(&mut to_send, len), parts },
+                });
+                sent.push((base + to as CUdeviceptr, None));
             }
             // With the last of a slice, the slice is there.
             if let Some((_, completed)) = sent.last_mut() {
@@ -255,7 +309,7 @@ impl<'a> Call<'a> {
 
         let mut events = 0;
         let mut fetched = Vec::new();
-        copy_in_order(copies, |k, bytes| {
+        copy_in_order(pieces, |k, bytes| {
             let (address, completed) = sent[k];
             // SAFETY: the bytes are pinned, and stay as they are until the lane has waited for its streams.
             unsafe { result::memcpy_htod_async(address, bytes, inward) }.during(sending)?;
@@ -353,15 +407,15 @@ impl Device {
             self.prepare(&part, Pass::Forward)?;
             let mut call = Call::new(self, slices);
             let sources = inputs.map(|name, bytes| call.input(bytes, by_rows(problem, name)));
-            let targets = outputs.map(|_, bytes| call.output(bytes));
+            let direct = writes_outputs_once(&part);
+            let targets = outputs.map(|_, bytes| call.output(bytes, direct));
             let workspace = call.deal(self.workspace_bytes(&part, Pass::Forward));
             call.run(|stream, base, slice| {
-                let address =
-                    |_: &str, place: &Place| base + (place.at + slice * place.stride) as CUdeviceptr;
+                let address = |_: &str, place: &Place| place.address(base, slice);
                 let (sources, targets) = (sources.as_ref().map(address), targets.as_ref().map(address));
                 let workspace = base + workspace as CUdeviceptr;
-                // SAFETY: the addresses lie in the lane's memory, with the lengths checked above, and the lane is the
-                // call's until it has waited for its streams. Slices follow one another on the stream, and so share the
+                // SAFETY: the addresses lie in the lane's memory, or in pinned memory that is borrowed, with the lengths checked above,
+                // and the lane is the call's until it has waited for its streams. Slices follow one another on the stream, and so share the
                 // workspace.
                 unsafe { self.enqueue_forward(stream, &part, sources, targets, None, workspace) }
             })
@@ -385,10 +439,11 @@ impl Device {
             let mut call = Call::new(self, 1);
             let sources = inputs.map(|_, bytes| call.input(bytes, true));
             let given = output_gradients.map(|_, bytes| call.input(bytes, true));
-            let targets = gradients.map(|_, bytes| call.output(bytes));
+            // Those of x and dt hold other values until the pass is over.
+            let targets = gradients.map(|_, bytes| call.output(bytes, false));
             let workspace = call.deal(self.workspace_bytes(problem, Pass::Backward));
             call.run(|stream, base, _| {
-                let address = |_: &str, place: &Place| base + place.at as CUdeviceptr;
+                let address = |_: &str, place: &Place| place.address(base, 0);
                 let (sources, given) = (sources.as_ref().map(address), given.as_ref().map(address));
                 let targets = targets.as_ref().map(address);
                 let workspace = base + workspace as CUdeviceptr;

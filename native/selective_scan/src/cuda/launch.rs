@@ -191,8 +191,8 @@ impl<'a> Launcher<'a> {
             maps.map_or(std::ptr::null_mut(), |maps| std::ptr::from_ref(maps).cast_mut().cast()),
         ];
         // SAFETY: the function belongs to a module of this device that is never unloaded; its parameters are an
-        // `Arguments` and, of scan_bulk and scan_relay, `Maps`, of scan_chunks, `Sources`, which the driver copies before it returns (as many as
-        // the function has); the addresses in them are the caller's promise.
+        // `Arguments` and, of scan_bulk and scan_relay, `Maps`, of scan_chunks, `Sources`, which the driver copies before it returns (as
+        // many as the function has); the addresses in them are the caller's promise.
         unsafe {
             cuLaunchKernelEx(&config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
         }

@@ -3,10 +3,10 @@
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rayon::prelude::*;
-use selective_scan::{ElementType, Gradients, Outputs, Problem, Projection, naive};
+use selective_scan::{ElementType, Gradients, Inputs, Method, Outputs, Problem, Projection, naive};
 
 use crate::on_device::{OnDevice, is_emulated};
-use crate::shapes::{bf16, block, f64, problem};
+use crate::shapes::{bf16, block, both, by, f64, problem, reversed};
 use crate::support::time::select;
 use crate::support::{Case, ELEMENTS, golden, random};
 use crate::{backward, device, forward};
@@ -379,21 +379,53 @@ pub fn slices(_: bool) {
     let odd = problem(8, 301, 255, 7);
     let problems = [packed, constant, grouped, bf16(block(4, 512, 512, 16)), odd];
     let cases = problems.into_iter().enumerate().map(|(seed, problem)| random::case(problem, seed as u64));
-    all(cases.collect(), |case: Case| {
-        let got = case.forward(forward);
-        check_forward(&case, &got)?;
-        let pinned = |bytes: &[u8]| {
-            let mut buffer = device().host_buffer(bytes.len()).unwrap();
-            buffer.copy_from_slice(bytes);
-            buffer
-        };
-        let inputs = case.inputs().map(|_, bytes| pinned(bytes));
-        let mut y = pinned(&vec![0xff; case.problem.bytes("y")]);
-        let outputs = Outputs { y: &mut y[..], final_state: None };
-        forward(&case.problem, inputs.as_ref().map(|_, buffer| &buffer[..]), outputs).unwrap();
-        match naive::decode(case.problem.element, &y) == got.y {
-            true => Ok(()),
-            false => Err(format!("pinned memory gives other numbers: {case:?}")),
+    all(cases.collect(), |case| from_either_memory(&case));
+}
+
+/// Small calls, whose inputs cross the bus together, and whose results the kernels write over it themselves if they lie in pinned memory
+/// and no pass adds to them: by each program.
+pub fn small_calls(_: bool) {
+    let step = Problem { initial_state: true, ..block(1, 1, 256, 16) };
+    let two_passes = both(problem(2, 60, 64, 16));
+    let problems = [
+        step,
+        problem(1, 60, 128, 16),
+        Problem { seq_idx: true, ..block(4, 40, 80, 16) },
+        bf16(reversed(block(1, 200, 64, 16))),
+        block(64, 16, 64, 16),
+        by(Method::Foh, problem(2, 100, 33, 5)),
+        problem(2, 60, 64, 40),
+        two_passes,
+    ];
+    let cases = problems.into_iter().enumerate().map(|(seed, problem)| random::case(problem, seed as u64));
+    all(cases.collect(), |case| from_either_memory(&case));
+}
+
+/// A forward pass from and to pageable memory, and the same from and to pinned memory.
+fn from_either_memory(case: &Case) -> Result<(), String> {
+    let got = case.forward(forward);
+    check_forward(case, &got)?;
+    let pinned = |bytes: &[u8]| {
+        let mut buffer = device().host_buffer(bytes.len()).unwrap();
+        buffer.copy_from_slice(bytes);
+        buffer
+    };
+    let inputs = case.inputs().map(|_, bytes| pinned(bytes));
+    // Some in pinned memory, and all.
+    let some = Inputs { x: &inputs.x[..], b: &inputs.b[..], ..case.inputs() };
+    for inputs in [case.inputs(), some, inputs.as_ref().map(|_, buffer| &buffer[..])] {
+        let to_pinned = case.forward_with(|problem, _, outputs| {
+            let mut results = outputs.as_ref().map(|_, bytes| pinned(bytes));
+            forward(problem, inputs, results.as_mut().map(|_, buffer| &mut buffer[..]))?;
+            outputs.y.copy_from_slice(&results.y);
+            if let (Some(to), Some(from)) = (outputs.final_state, &results.final_state) {
+                to.copy_from_slice(from);
+            }
+            Ok(())
+        });
+        if to_pinned != got {
+            return Err(format!("pinned memory gives other numbers: {case:?}"));
         }
-    });
+    }
+    Ok(())
 }

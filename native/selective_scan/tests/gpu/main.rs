@@ -72,6 +72,7 @@ const TESTS: &[Test] = &[
     ("steps", true, false, correctness::steps),
     ("reverse", true, false, correctness::reverse),
     ("slices of a batch", false, false, correctness::slices),
+    ("small calls", true, false, correctness::small_calls),
     ("same bits twice", false, false, robustness::same_bits),
     ("in place", true, false, robustness::in_place),
     ("steady state", true, false, robustness::steady_state),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
-use crate::{Coefficients, ElementType, Method, Problem};
+use crate::{ElementType, Method, Problem};
 
 /// Channels of all rows, a multiprocessor, up to which the forward pass has lanes over time, in rows of these lengths; lanes
 /// of states a channel beside them, frames of a tile, and the warps that a block has, a channel each: usually, and where
@@ -152,6 +152,11 @@ impl Bulk {
             Share { layout, in_line: Some(rest) },
         ]
     }
+}
+
+/// Whether each output is written once and read by nobody: so many states are of one pass, whatever the plan.
+pub(in crate::cuda) fn writes_outputs_once(problem: &Problem) -> bool {
+    passes(problem, SLOTS_OF_ROUND) == 1
 }
 
 /// Frames of a row of rows.cuh: an odd number of 16 bytes.
@@ -419,14 +424,9 @@ impl Properties {
     fn relay(&self, problem: &Problem, interval: usize) -> Option<Layout> {
         let each = self.share(problem, &RELAY_LAYOUT);
         let against = problem.reverse || problem.bidirectional;
-        let wants_more = match problem.method {
-            Method::Foh if problem.coefficients == Coefficients::Exact => problem.seq_idx || against,
-            Method::Bilinear => problem.seq_idx && against,
-            _ => {
-                is_long_walk_forward(problem)
-                    || (is_heavy_walk_forward(problem) && (problem.seq_idx || against))
-            }
-        };
+        let wants_more = (is_long_walk_forward(problem) && problem.method != Method::Foh)
+            || (is_heavy_walk_forward(problem) && (problem.seq_idx || against))
+            || (problem.method == Method::Bilinear && problem.seq_idx && against);
         let most = RELAY_WARPS[usize::from(wants_more)] / each;
         // An even number: of an odd one, some schedulers would have more of a block than others.
         let warps = most / 2 * 2;

@@ -13,7 +13,7 @@ pub(super) use backward::checkpoint_interval;
 pub use backward::{BackwardPlan, Piece, StatesPlan};
 pub use configurations::Configurations;
 pub use forward::{Bulk, ForwardPlan};
-pub(super) use forward::{Share, swizzles_inputs, swizzles_outputs};
+pub(super) use forward::{Share, swizzles_inputs, swizzles_outputs, writes_outputs_once};
 
 /// Shared memory that a block costs beside its own.
 pub(super) const RESERVED_SHARED: usize = 1 << 10;
