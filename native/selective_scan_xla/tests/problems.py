@@ -1,5 +1,7 @@
 """Random problems, and how far apart two results are."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,6 +74,11 @@ def theirs(arrays, coefficients="exact", **options):
     with jax.default_device(host):
         arguments, keywords = split(jax.device_put(arrays, host))
         return reference.scan(*arguments, **keywords, coefficients_=coefficients, **options)
+
+
+def theirs_at_once(arrays, **options):
+    """The same compiled as a whole: of a shape that no other test has, every operation would be compiled anew."""
+    return jax.jit(functools.partial(theirs, **options))(arrays)
 
 
 def gradients(function, arrays, **options):

@@ -1,4 +1,4 @@
-"""The operation in JAX's own words: `jax.lax.associative_scan`, and `jax.grad` for its gradients."""
+"""The operation in JAX's own words: `jax.lax.scan`, and `jax.grad` for its gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -26,33 +26,31 @@ def _phis(z):
 def coefficients(method, taylor, a, delta):
     """a and g of a frame; the formulas of the operation's documentation."""
     z = a * delta
-    p1, p2, p3 = _phis(z)
-    if taylor:
-        return jnp.exp(z), {
-            "foh": delta**2 / 2 + a * delta**3 / 6 + a**2 * delta**4 / 24 + a**3 * delta**5 / 120,
-            "poly": delta + (a / 2 + 1 / 4) * delta**2 + (a**2 / 6 + a / 12) * delta**3
-            + (a**3 / 24 + a**2 / 48) * delta**4,
-            "highorder": delta + (a / 2 + 1 / 2) * delta**2 + (a**2 / 6 + a / 6 + 1 / 12) * delta**3
-            + (a**3 / 24 + a**2 / 24 + a / 48) * delta**4,
-        }[method]
     if method == "bilinear":
         q = 1 / (1 - z / 2)
         return (1 + z / 2) * q, delta * q
-    return jnp.exp(z), {
-        "zoh": delta * jnp.ones_like(z),
-        "zoh_exact": delta * p1,
-        "foh": delta**2 * p2,
-        "poly": delta * p1 + delta**2 * p2 / 2,
-        "highorder": delta * p1 + delta**2 * p2 + delta**3 * p3 / 2,
-        "rk4": delta * (1 + z / 2 + z**2 / 6 + z**3 / 24),
-    }[method]
+    gains = {
+        "foh": lambda: delta**2 / 2 + a * delta**3 / 6 + a**2 * delta**4 / 24 + a**3 * delta**5 / 120,
+        "poly": lambda: delta + (a / 2 + 1 / 4) * delta**2 + (a**2 / 6 + a / 12) * delta**3
+        + (a**3 / 24 + a**2 / 48) * delta**4,
+        "highorder": lambda: delta + (a / 2 + 1 / 2) * delta**2 + (a**2 / 6 + a / 6 + 1 / 12) * delta**3
+        + (a**3 / 24 + a**2 / 24 + a / 48) * delta**4,
+    } if taylor else {
+        "zoh": lambda: delta * jnp.ones_like(z),
+        "zoh_exact": lambda: delta * _phis(z)[0],
+        "foh": lambda: delta**2 * _phis(z)[1],
+        "poly": lambda: sum(w * p for w, p in zip((delta, delta**2 / 2), _phis(z))),
+        "highorder": lambda: sum(w * p for w, p in zip((delta, delta**2, delta**3 / 2), _phis(z))),
+        "rk4": lambda: delta * (1 + z / 2 + z**2 / 6 + z**3 / 24),
+    }
+    return jnp.exp(z), gains[method]()
 
 
 def _recurrence(a, u, initial):
-    """h = a h + u along axis 1."""
-    u = u.at[:, 0].add(a[:, 0] * initial)
-    combine = lambda left, right: (right[0] * left[0], right[0] * left[1] + right[1])
-    return jax.lax.associative_scan(combine, (a, u), axis=1)[1]
+    """h = a h + u along axis 1, frame by frame: whatever the length, a frame alone is compiled."""
+    first = lambda v: jnp.moveaxis(v, 1, 0)
+    step = lambda h, frame: 2 * (frame[0] * h + frame[1],)
+    return jnp.moveaxis(jax.lax.scan(step, initial, (first(a), first(u)))[1], 0, 1)
 
 
 def scan(
