@@ -3,7 +3,7 @@
 //! Pageable memory crosses the bus at a third of the speed of pinned memory. So inputs are copied piece by piece,
 //! by several threads, into pinned memory of the device's pool, each piece on its way while the next ones are
 //! copied; outputs come back in the same way. What lies in a [`PinnedBuffer`] already is not copied at all. Of a small
-//! call, all that is copied is one piece, and the kernels write results to pinned memory themselves.
+//! call, tensors share a few pieces, which this thread alone copies, and kernels write results to pinned memory themselves.
 //!
 //! Rows of the batch know nothing of one another in the forward pass. A large batch is cut in a few slices, and while
 //! one is scanned and its results come back, the next one is on its way: the bus carries both directions at a time.
@@ -25,8 +25,12 @@ use super::policy::writes_outputs_once;
 use crate::threads::pool;
 use crate::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection};
 
-/// Bytes that are copied, and sent, at a time.
+/// Bytes that are copied, and sent, at a time: usually, and of calls with few bytes of inputs, so that the first is on its way early.
 const PIECE: usize = 512 << 10;
+const SMALL_PIECE: usize = 256 << 10;
+const SMALL_CALL: usize = 2 << 20;
+/// Pieces from which on others help to copy them: to wake them takes as long as to copy fewer.
+const HELPED_FROM: usize = 4;
 /// Bytes of a result in pinned memory that kernels write over the bus themselves, at most: a copy less, which takes 5 to 10 µs. Of larger
 /// ones they would wait for the bus (bench/NOTES.md, "Calls from and to memory of the host").
 const DIRECT: usize = 256 << 10;
@@ -121,7 +125,7 @@ fn copy_in_order(
         }
         Ok(())
     };
-    match (staged > 1).then(helpers).flatten() {
+    match (staged >= HELPED_FROM).then(helpers).flatten() {
         None => in_order(),
         Some(helpers) => helpers.in_place_scope(|scope| {
             for _ in 0..helpers.current_num_threads().min(staged - 1) {
@@ -189,11 +193,11 @@ impl<'a> Incoming<'a> {
         Self { parts: vec![bytes], to, len: bytes.len(), pinned }
     }
 
-    /// Whether the next one can be sent with it.
-    fn is_joined_by(&self, next: &Self) -> bool {
+    /// Whether the next one can be sent with it, in a piece of so many bytes.
+    fn is_joined_by(&self, next: &Self, piece: usize) -> bool {
         !(self.pinned || next.pinned)
             && self.to + self.len.next_multiple_of(ALIGNMENT) == next.to
-            && next.to + next.len <= self.to + PIECE
+            && next.to + next.len <= self.to + piece
     }
 
     fn join(&mut self, next: Self) {
@@ -220,15 +224,19 @@ struct Slice<'a> {
 struct Call<'a> {
     device: &'a Device,
     slices: Vec<Slice<'a>>,
+    /// Bytes of a piece of inputs.
+    piece: usize,
     device_bytes: usize,
     staged_in: usize,
     staged_out: usize,
 }
 
 impl<'a> Call<'a> {
-    fn new(device: &'a Device, slices: usize) -> Self {
+    /// With so many bytes of inputs.
+    fn new(device: &'a Device, slices: usize, bytes: usize) -> Self {
         let slices = (0..slices).map(|_| Slice::default()).collect();
-        Self { device, slices, device_bytes: 0, staged_in: 0, staged_out: 0 }
+        let piece = if bytes <= SMALL_CALL { SMALL_PIECE } else { PIECE };
+        Self { device, slices, piece, device_bytes: 0, staged_in: 0, staged_out: 0 }
     }
 
     fn deal(&mut self, len: usize) -> usize {
@@ -246,11 +254,11 @@ impl<'a> Call<'a> {
         for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks(width)).enumerate() {
             self.staged_in += if pinned { 0 } else { width.next_multiple_of(ALIGNMENT) };
             let to = at + number * stride;
-            let width = if pinned { bytes.len() } else { PIECE };
+            let width = if pinned { bytes.len() } else { self.piece };
             for (number, bytes) in bytes.chunks(width).enumerate() {
                 let next = Incoming::new(bytes, to + number * width, pinned);
                 match slice.incoming.last_mut() {
-                    Some(last) if last.is_joined_by(&next) => last.join(next),
+                    Some(last) if last.is_joined_by(&next, self.piece) => last.join(next),
                     _ => slice.incoming.push(next),
                 }
             }
@@ -279,7 +287,7 @@ impl<'a> Call<'a> {
         self,
         mut enqueue: impl FnMut(CUstream, CUdeviceptr, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Self { device, slices, device_bytes, staged_in, staged_out } = self;
+        let Self { device, slices, device_bytes, staged_in, staged_out, piece: _ } = self;
         let sending = || format!("copying inputs to {device}");
         let running = || format!("running the scan on {device}");
         // The lane is dropped first, and waits for its streams then: whatever fails, nothing is still on its way when
@@ -351,6 +359,11 @@ impl<'a> Call<'a> {
     }
 }
 
+/// Bytes of tensors.
+fn bytes_of<'a>(tensors: impl Iterator<Item = (&'static str, &'a &'a [u8])>) -> usize {
+    tensors.map(|(_, bytes)| bytes.len()).sum()
+}
+
 /// Whether a tensor has an axis of the batch.
 fn by_rows(problem: &Problem, name: &str) -> bool {
     match name {
@@ -405,7 +418,7 @@ impl Device {
             let slices = slices(problem, &inputs, &outputs);
             let part = Problem { batch: problem.batch / slices, ..problem.clone() };
             self.prepare(&part, Pass::Forward)?;
-            let mut call = Call::new(self, slices);
+            let mut call = Call::new(self, slices, bytes_of(inputs.iter()));
             let sources = inputs.map(|name, bytes| call.input(bytes, by_rows(problem, name)));
             let direct = writes_outputs_once(&part);
             let targets = outputs.map(|_, bytes| call.output(bytes, direct));
@@ -436,7 +449,7 @@ impl Device {
             self.make_current()?;
             self.prepare(problem, Pass::Backward)?;
             // One slice: the gradients of what all rows share are sums over them.
-            let mut call = Call::new(self, 1);
+            let mut call = Call::new(self, 1, bytes_of(inputs.iter().chain(output_gradients.iter())));
             let sources = inputs.map(|_, bytes| call.input(bytes, true));
             let given = output_gradients.map(|_, bytes| call.input(bytes, true));
             // Those of x and dt hold other values until the pass is over.
