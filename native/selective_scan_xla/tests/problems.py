@@ -68,17 +68,17 @@ def ours(arrays, **options):
     return selective_scan(*arguments, **keywords, **options, return_final_state=True)
 
 
-def theirs(arrays, coefficients="exact", **options):
+def theirs(arrays, coefficients="exact", at_once=False, **options):
     # On the host: it is compiled operation by operation, which takes a GPU long.
     host = jax.devices("cpu")[0]
     with jax.default_device(host):
         arguments, keywords = split(jax.device_put(arrays, host))
-        return reference.scan(*arguments, **keywords, coefficients_=coefficients, **options)
+        scan = functools.partial(reference.scan, coefficients_=coefficients, **options)
+        return (jax.jit(scan) if at_once else scan)(*arguments, **keywords)
 
 
-def theirs_at_once(arrays, **options):
-    """The same compiled as a whole: of a shape that no other test has, every operation would be compiled anew."""
-    return jax.jit(functools.partial(theirs, **options))(arrays)
+# Compiled as a whole: of a shape that no other test has, every operation would be compiled anew.
+theirs_at_once = functools.partial(theirs, at_once=True)
 
 
 def gradients(function, arrays, **options):

@@ -377,9 +377,7 @@ pub fn slices(_: bool) {
         Problem { c: Projection::PerFrame { groups: 4 }, reverse: true, ..problem(32, 60, 512, 16) };
     // Rows that do not begin at whole packs stay in one slice.
     let odd = problem(8, 301, 255, 7);
-    let problems = [packed, constant, grouped, bf16(block(4, 512, 512, 16)), odd];
-    let cases = problems.into_iter().enumerate().map(|(seed, problem)| random::case(problem, seed as u64));
-    all(cases.collect(), |case| from_either_memory(&case));
+    all_from_either_memory([packed, constant, grouped, bf16(block(4, 512, 512, 16)), odd]);
 }
 
 /// Small calls, whose inputs cross the bus together, and whose results the kernels write over it themselves if they lie in pinned memory
@@ -387,7 +385,7 @@ pub fn slices(_: bool) {
 pub fn small_calls(_: bool) {
     let step = Problem { initial_state: true, ..block(1, 1, 256, 16) };
     let two_passes = both(problem(2, 60, 64, 16));
-    let problems = [
+    all_from_either_memory([
         step,
         problem(1, 60, 128, 16),
         Problem { seq_idx: true, ..block(4, 40, 80, 16) },
@@ -396,7 +394,10 @@ pub fn small_calls(_: bool) {
         by(Method::Foh, problem(2, 100, 33, 5)),
         problem(2, 60, 64, 40),
         two_passes,
-    ];
+    ]);
+}
+
+fn all_from_either_memory<const COUNT: usize>(problems: [Problem; COUNT]) {
     let cases = problems.into_iter().enumerate().map(|(seed, problem)| random::case(problem, seed as u64));
     all(cases.collect(), |case| from_either_memory(&case));
 }
