@@ -57,14 +57,14 @@ defmodule ExPhil.Native.MixProject do
     [
       licenses: ["Apache-2.0"],
       links: %{},
-      # `make ptx` makes kernels.pack: a package without it needs NVRTC where it meets a GPU. The emulator is for tests, but
-      # cargo wants every member of a workspace.
+      # `make ptx` makes kernels.pack: a package without it needs NVRTC where it meets a GPU. The emulator is for tests, and there is
+      # a benchmark, but cargo wants every member of a workspace.
       files:
         ~w(lib mix mix.exs README.md CHANGELOG.md LICENSE docs examples/frames.livemd) ++
           ~w(native/Cargo.toml native/Cargo.lock) ++
           ~w(native/selective_scan native/selective_scan_nif native/selective_scan_xla/Cargo.toml) ++
           ~w(native/selective_scan_xla/build.rs native/selective_scan_xla/src) ++
-          ~w(native/cuda_emulator/Cargo.toml native/cuda_emulator/src) ++
+          ~w(native/cuda_emulator/Cargo.toml native/cuda_emulator/src native/cpu_benchmark) ++
           Path.wildcard("priv/kernels.pack")
     ]
   end

@@ -19,7 +19,3 @@ pub mod xla;
 pub use error::{Error, caught};
 pub use operands::{Gradients, Inputs, OutputGradients, Outputs};
 pub use problem::{Coefficients, ElementType, Method, Options, Problem, Projection, Spec};
-
-// The tests inside the crate share `tests/support` with those outside, which knows the crate by its name.
-#[cfg(test)]
-extern crate self as selective_scan;

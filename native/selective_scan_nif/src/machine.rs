@@ -10,7 +10,7 @@ rustler::atoms! { compute_capability, memory_bytes, multiprocessors, name, ok, o
 /// `{:ok, name}` of the vector instructions that the CPU backend uses.
 #[rustler::nif]
 fn cpu_instruction_set(env: Env<'_>) -> Term<'_> {
-    reply(env, || Ok((ok(), cpu::instruction_set()).encode(env)))
+    reply(env, || Ok((ok(), cpu::InstructionSet::best().name()).encode(env)))
 }
 
 /// `{:ok, devices}`: maps with what is known of every CUDA device. Loads the driver.

@@ -14,6 +14,7 @@ mod views;
 use std::sync::OnceLock;
 
 use half::{bf16, f16};
+use pulp::Arch;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
@@ -60,12 +61,66 @@ fn work(problem: &Problem) -> usize {
     problem.batch * problem.seq * problem.dim * problem.state * problem.components()
 }
 
-/// The instruction set that this machine's vectors are computed with: avx512, avx2, neon or plain.
-pub fn instruction_set() -> &'static str {
-    fn name<S: Isa>(_: S) -> &'static str {
-        S::NAME
+/// One of the instruction sets that this machine has.
+#[derive(Debug, Clone, Copy)]
+pub struct InstructionSet(Arch);
+
+impl InstructionSet {
+    /// The best, which calls take that name none.
+    pub fn best() -> Self {
+        Self(Arch::new())
     }
-    with_isa!(isa => name(isa))
+
+    /// All, from plain instructions to the best.
+    pub fn all() -> Vec<Self> {
+        #[cfg(target_arch = "x86_64")]
+        let others = [pulp::x86::V3::try_new().map(Arch::V3), pulp::x86::V4::try_new().map(Arch::V4)];
+        #[cfg(target_arch = "aarch64")]
+        let others = [pulp::aarch64::Neon::try_new().map(Arch::Neon)];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let others = [];
+        [Arch::Scalar].into_iter().chain(others.into_iter().flatten()).map(Self).collect()
+    }
+
+    /// avx512, avx2, neon or plain.
+    pub fn name(self) -> &'static str {
+        fn name<S: Isa>(_: S) -> &'static str {
+            S::NAME
+        }
+        with_isa!(self.0, isa => name(isa))
+    }
+
+    /// [`forward`] with this instruction set.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn forward(
+        self,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        outputs: Outputs<&mut [u8]>,
+    ) -> Result<(), Error> {
+        self.run(problem, inputs, Forward { outputs, boundary_states: None })
+    }
+
+    /// [`backward`] with this instruction set.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn backward(
+        self,
+        problem: &Problem,
+        inputs: Inputs<&[u8]>,
+        upstream: OutputGradients<&[u8]>,
+        gradients: Gradients<&mut [u8]>,
+    ) -> Result<(), Error> {
+        self.run(problem, inputs, Backward { boundary_states: None, upstream, gradients })
+    }
+
+    /// Runs a pass.
+    fn run(self, problem: &Problem, inputs: Inputs<&[u8]>, pass: impl Pass) -> Result<(), Error> {
+        with_isa!(self.0, isa => dispatch(isa, problem, inputs, pass))
+    }
 }
 
 /// Calls a generic function with the storage type of an element type.
@@ -92,7 +147,7 @@ macro_rules! with_storage {
 /// [`Error::InvalidArgument`] where memory is not as long as its tensor, or an output is misaligned; [`Error::Failed`] where
 /// there is not enough memory to work in.
 pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>, outputs: Outputs<&mut [u8]>) -> Result<(), Error> {
-    dispatch(problem, inputs, Forward { outputs, boundary_states: None })
+    InstructionSet::best().forward(problem, inputs, outputs)
 }
 
 /// [`forward`], which also writes the states before every chunk of frames ([`Problem::boundary_shape`]), for
@@ -106,7 +161,7 @@ pub fn forward_for_backward(
     outputs: Outputs<&mut [u8]>,
     boundary_states: &mut [u8],
 ) -> Result<(), Error> {
-    dispatch(problem, inputs, Forward { outputs, boundary_states: Some(boundary_states) })
+    InstructionSet::best().run(problem, inputs, Forward { outputs, boundary_states: Some(boundary_states) })
 }
 
 /// The gradients of Σ y·dy + Σ final_state·dfinal_state with respect to every input.
@@ -119,7 +174,7 @@ pub fn backward(
     upstream: OutputGradients<&[u8]>,
     gradients: Gradients<&mut [u8]>,
 ) -> Result<(), Error> {
-    dispatch(problem, inputs, Backward { boundary_states: None, upstream, gradients })
+    InstructionSet::best().backward(problem, inputs, upstream, gradients)
 }
 
 /// [`backward`], from the boundary states that [`forward_for_backward`] has written for the same inputs: they are not
@@ -134,7 +189,8 @@ pub fn backward_from(
     upstream: OutputGradients<&[u8]>,
     gradients: Gradients<&mut [u8]>,
 ) -> Result<(), Error> {
-    dispatch(problem, inputs, Backward { boundary_states: Some(boundary_states), upstream, gradients })
+    let pass = Backward { boundary_states: Some(boundary_states), upstream, gradients };
+    InstructionSet::best().run(problem, inputs, pass)
 }
 
 /// A pass, ready for an instruction set, a storage type and a field.
@@ -181,18 +237,8 @@ impl Pass for Backward<'_> {
     }
 }
 
-/// Runs a pass with the best instruction set that the machine has.
-fn dispatch(problem: &Problem, inputs: Inputs<&[u8]>, pass: impl Pass) -> Result<(), Error> {
-    with_isa!(isa => dispatch_on(isa, problem, inputs, pass))
-}
-
 /// Runs a pass with an instruction set, as the problem wants it.
-fn dispatch_on<S: Isa>(
-    isa: S,
-    problem: &Problem,
-    inputs: Inputs<&[u8]>,
-    pass: impl Pass,
-) -> Result<(), Error> {
+fn dispatch<S: Isa>(isa: S, problem: &Problem, inputs: Inputs<&[u8]>, pass: impl Pass) -> Result<(), Error> {
     with_storage!(problem.element, T => {
         let views = &Views::<T>::new(problem, inputs)?;
         match problem.complex {

@@ -1,4 +1,5 @@
-//! What only the inside of the backend can show: every instruction set of this machine, and the coefficients alone.
+//! What only the inside of the backend can show: the coefficients alone. Passes are tested from outside (tests/instruction_sets.rs): here
+//! all that a test calls would be compiled once more.
 
 use std::marker::PhantomData;
 
@@ -6,14 +7,7 @@ use num_complex::Complex64;
 use pulp::NullaryFnOnce;
 
 use super::vector::{ComplexLanes, Isa, Lanes, Real, Vector, VectorField};
-use super::{Backward, Forward, dispatch_on};
 use crate::discretize::{Discretization, Foh, Highorder, Partials, Poly, Prepared, ZohExact};
-use crate::{ElementType, Gradients, Inputs, OutputGradients, Outputs, Problem};
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
-use support::{assert_close, golden, random};
 
 /// Runs something with every instruction set that this machine has.
 macro_rules! on_every_isa {
@@ -33,34 +27,6 @@ macro_rules! on_every_isa {
             $run;
         }
     };
-}
-
-#[test]
-fn golden_cases_on_every_instruction_set() {
-    fn check<S: Isa>(isa: S, case: &support::Case, golden: &golden::Golden, within: [f64; 2]) {
-        let outputs =
-            case.forward_with(|problem: &Problem, inputs: Inputs<&[u8]>, outputs: Outputs<&mut [u8]>| {
-                dispatch_on(isa, problem, inputs, Forward { outputs, boundary_states: None })
-            });
-        let name = format!("{} {}", S::NAME, case.name);
-        assert_close(&name, outputs.iter(), golden.outputs.iter(), within[0]);
-        let gradients = case.backward_with(
-            |problem: &Problem,
-             inputs: Inputs<&[u8]>,
-             upstream: OutputGradients<&[u8]>,
-             gradients: Gradients<&mut [u8]>| {
-                dispatch_on(isa, problem, inputs, Backward { boundary_states: None, upstream, gradients })
-            },
-        );
-        assert_close(&name, gradients.iter(), golden.gradients.iter(), within[1]);
-    }
-
-    for golden in golden::load() {
-        for (element, within) in [(ElementType::F32, [2e-6, 1e-5]), (ElementType::F64, [1e-12, 1e-10])] {
-            let case = golden.case(element);
-            on_every_isa!(isa => check(isa, &case, &golden, within));
-        }
-    }
 }
 
 /// g, ∂g/∂Δ and ∂g/∂A of one of the methods that are made of φ functions, for every A, given by its components, and one Δ.
@@ -151,28 +117,6 @@ fn gains_are_accurate_on_the_real_line() {
     let signed = magnitudes(20_000).flat_map(|z| [-z, z]).filter(|&z| z <= 10.0);
     let z: Vec<f32> = linear.chain(signed).map(|z| z as f32).collect();
     on_every_isa!(isa => assert_worst::<_, Lanes<f32, _>>(isa, &z));
-}
-
-/// Registers have lanes for states that there are not.
-#[test]
-fn a_frame_is_infinite_with_any_number_of_states() {
-    fn check<S: Isa>(isa: S, state: usize) {
-        let mut case = random::case(random::zoh(1, 1, 3, state), 1);
-        let Inputs { x, dt, a, b, c, .. } = &mut case.inputs;
-        for (tensor, value) in [(x, f32::MAX), (dt, 10.0), (a, -1.0), (b, 1.0), (c, 1.0)] {
-            *tensor = value.to_ne_bytes().repeat(tensor.len() / 4);
-        }
-        let mut y = [0; 12];
-        let outputs = Outputs { y: &mut y[..], final_state: None };
-        let pass = Forward { outputs, boundary_states: None };
-        dispatch_on(isa, &case.problem, case.inputs(), pass).unwrap();
-        let infinite = f32::INFINITY.to_ne_bytes().repeat(3);
-        assert!(y[..] == infinite, "{}, {state} states: {y:?}", S::NAME);
-    }
-
-    for state in [1, 3, 12, 16, 17] {
-        on_every_isa!(isa => check(isa, state));
-    }
 }
 
 /// 1/A is had before Δ is known: neither may be so large or small that the other cannot make up for it.

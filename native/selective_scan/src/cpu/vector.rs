@@ -90,10 +90,10 @@ impl Isa for pulp::aarch64::Neon {
     const NAME: &'static str = "neon";
 }
 
-/// Calls a generic expression with the best instruction set that this machine has.
+/// Calls a generic expression with one of the instruction sets that this machine has.
 macro_rules! with_isa {
-    ($isa:ident => $call:expr) => {{
-        match pulp::Arch::new() {
+    ($arch:expr, $isa:ident => $call:expr) => {{
+        match $arch {
             #[cfg(target_arch = "x86_64")]
             pulp::Arch::V4($isa) => $call,
             #[cfg(target_arch = "x86_64")]

@@ -16,12 +16,16 @@ pub enum Registration {
     NoXla,
 }
 
+/// What XLA knows of: the targets, each with its handlers for Host and for CUDA.
+type Targets = [(&'static str, Handler, Handler); 2];
+const TARGETS: Targets = [(FORWARD, forward_host, forward_cuda), (BACKWARD, backward_host, backward_cuda)];
+
 /// Registers the handlers for Host and CUDA with the XLA of this process, if there is one. It is the library of EXLA,
 /// which the BEAM has loaded; nothing is loaded here. To do it again is to do nothing.
 pub fn register() -> Result<Registration, Error> {
     match find() {
         // SAFETY: XLA's own table.
-        Some(api) => unsafe { register_with(api) }.map(|()| Registration::Registered),
+        Some(api) => unsafe { register_with(api, TARGETS) }.map(|()| Registration::Registered),
         None => Ok(Registration::NoXla),
     }
 }
@@ -55,12 +59,10 @@ fn find() -> Option<*const Api> {
 
 /// # Safety
 ///
-/// `api` is a table of XLA's.
-unsafe fn register_with(api: *const Api) -> Result<(), Error> {
-    let targets: [(&str, Handler, Handler); 2] =
-        [(FORWARD, forward_host, forward_cuda), (BACKWARD, backward_host, backward_cuda)];
+/// `api` is a table of XLA's; the handlers are handlers of their platforms.
+unsafe fn register_with(api: *const Api, targets: Targets) -> Result<(), Error> {
     for (name, host, cuda) in targets {
-        // SAFETY: the caller's promise; the handlers are ours.
+        // SAFETY: the caller's promise.
         unsafe {
             register_bundle(api, name, "Host", None, host)?;
             register_bundle(api, name, "CUDA", Some(cuda), cuda)?;
@@ -122,10 +124,12 @@ mod tests {
     use super::*;
     use crate::xla::abi::{ApiVersion, ErrorCreate, ErrorDestroy, ErrorGetMessage, Head};
 
-    #[test]
-    fn does_nothing_where_there_is_no_xla() {
-        assert_eq!(register(), Ok(Registration::NoXla));
+    /// Not our own handlers, with which all of the CPU backend would be compiled once more.
+    unsafe extern "C" fn handler(_: *mut abi::CallFrame) -> *mut abi::Error {
+        std::ptr::null_mut()
     }
+
+    const TARGETS: Targets = [(FORWARD, handler, handler), (BACKWARD, handler, handler)];
 
     /// What an XLA of ours was told: bytes of the arguments, name, platform, handlers, traits.
     type Told = (usize, String, String, Vec<bool>, u32);
@@ -199,7 +203,7 @@ mod tests {
     fn tells_every_version_what_it_expects() {
         for (minor, register, bytes) in [(2, register_4 as _, 88), (4, register_5 as _, 96)] {
             // SAFETY: a table with all that is called.
-            unsafe { register_with(&xla(minor, register)) }.unwrap();
+            unsafe { register_with(&xla(minor, register), TARGETS) }.unwrap();
             let told = std::mem::take(&mut *TOLD.lock().unwrap());
             let names: Vec<_> =
                 told.iter().map(|(_, name, platform, ..)| (&name[..], &platform[..])).collect();
@@ -215,7 +219,7 @@ mod tests {
     #[test]
     fn a_refusal_has_the_words_of_xla() {
         // SAFETY: a table with all that is called.
-        let error = unsafe { register_with(&xla(3, refuse)) }.unwrap_err().to_string();
+        let error = unsafe { register_with(&xla(3, refuse), TARGETS) }.unwrap_err().to_string();
         assert!(
             error.starts_with(
                 "registering exphil_selective_scan_fwd with XLA for Host failed: there is another"
