@@ -2,7 +2,7 @@
 // field by field. After it, what every kernel finds its place by.
 //
 // Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
-// `chunks` of `chunk` frames; the backward pass also in `segments` of whole chunks. A pass covers the states
+// `chunks` of `chunk` frames; the backward pass also in `segments` of whole tiles. A pass covers the states
 // first_state … first_state + SLOTS − 1 in one direction; where there are several passes, sums over the states are
 // carried from pass to pass in Real.
 

@@ -287,7 +287,7 @@ impl<'a> Call<'a> {
         self,
         mut enqueue: impl FnMut(CUstream, CUdeviceptr, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Self { device, slices, device_bytes, staged_in, staged_out, piece: _ } = self;
+        let Self { device, slices, device_bytes, staged_in, staged_out, .. } = self;
         let sending = || format!("copying inputs to {device}");
         let running = || format!("running the scan on {device}");
         // The lane is dropped first, and waits for its streams then: whatever fails, nothing is still on its way when

@@ -29,7 +29,7 @@
 //! has kept, or which are found as above. `backward.cu` walks a tile of frames forward and keeps the state before each
 //! span of four frames in shared memory; then it walks back, span by span: forward once more from what was kept, so that
 //! decays and states of the span stay in registers, and back through them. Where batch and dim do not fill the device,
-//! segments of whole chunks are scanned side by side; what each adds to λ before it is linear too, and costs one more
+//! segments of whole tiles are scanned side by side; what each adds to λ before it is linear too, and costs one more
 //! walk, of smaller chunks of the segments, and `prefix.cu` over these. A short row alone on its multiprocessor is one tile,
 //! in parts that the warps of a block walk side by side: both ways from zero first, which says what states and adjoints
 //! they begin with. dB and dC are sums over channels: over two in a thread's registers, over those of a warp and of a block

@@ -183,7 +183,8 @@ pub fn check_y(case: &Case) -> Result<(), String> {
 pub fn checkpoints(quick: bool) {
     let limits = random::Limits { seq: 700, ..random::SMALL };
     run_random(if quick { 4 } else { 40 }, random::cases(&ELEMENTS, limits), check_kept);
-    // Long enough for memory to be bounded, so with other distances between the states that are kept.
+    // Long enough for memory to be bounded, so with other distances between the states that are kept, and with segments that begin within
+    // chunks (of bf16, both ways, in several passes).
     let long = block(1, 2500, 33, 16);
     // What chunks add to adjoints waits in the gradients, and just fits or does not: the last chunk is short.
     let ragged = problem(1, 1001, 64, 16);

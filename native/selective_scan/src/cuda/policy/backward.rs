@@ -67,7 +67,7 @@ pub struct BackwardPlan {
     pub chunk: usize,
     /// Chunks a row.
     pub chunks: usize,
-    /// Frames a segment: segments are scanned side by side.
+    /// Frames a segment, whole tiles: segments are scanned side by side.
     pub segment: usize,
     /// Segments a row.
     pub segments: usize,
@@ -303,8 +303,8 @@ impl Properties {
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = StatesPlan::Summaries(self.summary_layout(&own, chunk));
                 let most = self.most_segments(problem, &layout, chunk);
-                for segments in segment_counts(problem.seq.div_ceil(chunk), most) {
-                    let plan = self.deal(problem, layout, states, chunk, segments);
+                for segment in segments(problem.seq, chunk, layout.tile, most) {
+                    let plan = self.deal(problem, layout, states, chunk, segment);
                     let excess = if bounded {
                         (extra_share(problem, &plan, plan.chunks, 1) - EXTRA_SHARE).max(0.0)
                     } else {
@@ -359,19 +359,19 @@ impl Properties {
         segment / (1..=wanted).rev().find(whole).unwrap_or(1)
     }
 
-    /// Deals chunks to segments and launches.
+    /// Deals frames to segments of so many, and to launches.
     fn deal(
         &self,
         problem: &Problem,
         layout: Layout,
         states: StatesPlan,
         chunk: usize,
-        segments: usize,
+        segment: usize,
     ) -> BackwardPlan {
         let all_blocks = blocks(problem, &layout);
         let chunks = problem.seq.div_ceil(chunk);
-        let per_segment = chunks.div_ceil(segments);
-        let segments = chunks.div_ceil(per_segment);
+        let segments = problem.seq.div_ceil(segment);
+        let per_segment = segment.div_ceil(chunk);
 
         // Frames of every segment whose sums have room: whole chunks, or, if it is less than one, whole tiles of a chunk, which
         // each launch walks to once more.
@@ -398,7 +398,7 @@ impl Properties {
             }
             _ => 1,
         };
-        let segment = (per_segment * chunk).min(problem.seq);
+        let segment = segment.min(problem.seq);
         BackwardPlan {
             layout,
             states,
@@ -411,6 +411,16 @@ impl Properties {
             rows_per_block,
         }
     }
+}
+
+/// Frames that a segment may have, of up to `most` segments that are alike but for the last: whole chunks; or, where that is less,
+/// whole tiles. Then segments begin within a chunk, whose states before that are walked once more by every launch.
+fn segments(seq: usize, chunk: usize, tile: usize, most: usize) -> impl Iterator<Item = usize> {
+    segment_counts(seq.div_ceil(chunk), most).flat_map(move |count| {
+        let whole = seq.div_ceil(chunk).div_ceil(count) * chunk;
+        let even = seq.div_ceil(count).next_multiple_of(tile);
+        [Some(whole), (count > 1 && even < whole).then_some(even)].into_iter().flatten()
+    })
 }
 
 /// Numbers of segments up to `most` that so many chunks can be dealt to, all but the last alike.
@@ -526,6 +536,28 @@ fn segment_bytes(problem: &Problem, layout: &Layout) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_are_whole_chunks_or_fewer_tiles() {
+        let tile = 32;
+        for (seq, chunk) in [(2048_usize, 96_usize), (2050, 192), (65_536, 96), (197, 32), (60, 64)] {
+            for most in 1..=seq.div_ceil(chunk) {
+                let mut whole = seq.next_multiple_of(chunk);
+                for segment in segments(seq, chunk, tile, most) {
+                    let is_whole = segment.is_multiple_of(chunk);
+                    assert!(
+                        segment.is_multiple_of(tile) && seq.div_ceil(segment) <= most,
+                        "{seq}, {chunk}: {segment}"
+                    );
+                    assert!(
+                        is_whole || segment < whole && segment > whole - chunk,
+                        "{seq}, {chunk}: {segment}"
+                    );
+                    whole = if is_whole { segment } else { whole };
+                }
+            }
+        }
+    }
 
     #[test]
     fn segments_are_counted_once_and_none_is_left_out() {

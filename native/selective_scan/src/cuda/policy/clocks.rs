@@ -115,8 +115,10 @@ const HEAVY_FRAME_BACK: FrameClocks = FrameClocks { latency: 610.0, issue: 45.0 
 /// So many times as long take four states of other walks that want nearly all registers; and in chunks of many tiles, which want more.
 const MANY_TILES: usize = 3;
 const OF_MANY_REGISTERS: [f64; 2] = [1.12, 1.25];
-/// The walk of the states alone, as a share of the walk back.
+/// The walk of the states alone, as a share of the walk back; and how many times as long it takes where segments begin within chunks, some
+/// sooner than others, for whose blocks the device waits.
 const STATES_SHARE: f64 = 0.287;
+const OF_BEGINS: f64 = 1.3;
 /// What warps of a block wait for one another, where they are more than usual, as a share of the time.
 const WAITING_SHARE: f64 = 0.15;
 /// What parts of a row walk, who walk both ways once more, as a share of what they do of a row alone.
@@ -234,18 +236,24 @@ impl Properties {
 
     /// Of its walk back by one of the passes, with the launches that its pieces are, of the `first` that walk or of later ones.
     fn walk_back(&self, problem: &Problem, plan: &BackwardPlan, first: bool) -> f64 {
-        let BackwardPlan { layout, segments, rows_per_block, .. } = *plan;
+        let BackwardPlan { layout, segment, segments, rows_per_block, .. } = *plan;
         let tiles = plan.tiles();
         let all_blocks = problem.batch.div_ceil(rows_per_block) * blocks(problem, &layout) * segments;
         let resident = self.resident(problem, &layout, tiles);
         let all = self.frame_of_all(all_blocks, layout.warps, resident, frame_back(problem, &layout, tiles));
+        // Segments that begin within chunks do so alike after as many as a chunk has tiles.
+        let (turns, of_begins) = match segments == 1 || segment.is_multiple_of(plan.chunk) {
+            true => (1, 1.0),
+            false => (segments.min(tiles), OF_BEGINS),
+        };
         let (frames, launches) =
             plan.pieces(problem, first, true).fold((0.0, 0.0), |(frames, launches), piece| {
                 // Of a chunk, or what the piece has of one, the states of all tiles but the last are walked alone, to find those before
                 // each; and those before the piece.
                 let tiles = tiles.min(piece.frames.div_ceil(layout.tile)) as f64;
                 let alone = STATES_SHARE * (tiles - 1.0) / tiles;
-                let within_chunk = STATES_SHARE * (piece.first % plan.chunk) as f64;
+                let begins = (0..turns).map(|turn| (turn * segment + piece.first) % plan.chunk);
+                let within_chunk = of_begins * STATES_SHARE * begins.sum::<usize>() as f64 / turns as f64;
                 (frames + (1.0 + alone) * piece.frames as f64 + within_chunk, launches + 1.0)
             });
         let of_parts = if layout.parts > 1 { OF_PARTS / layout.parts as f64 } else { 1.0 };
