@@ -3,8 +3,9 @@
 #     mix run bench/selective_scan.exs [SHAPE ...]
 #
 # A shape is one of bench/shapes.json; without one it is `tiny`, the only one that Nx's own backend, in Elixir, scans in
-# less than minutes. With EXLA, configured as Nx's default backend and compiler, Nx takes part in all of them. Results are
-# compared with the CPU's before anything is timed.
+# less than minutes. With EXLA, configured as Nx's default backend and compiler, Nx takes part in all of them. mix.exs does not
+# declare EXLA and Benchee for the same environment: for both, EXPHIL_DEPS_PATH has to name a folder that has them. Results
+# are compared with the CPU's before anything is timed.
 
 if not Code.ensure_loaded?(Benchee), do: raise("this wants Nx and Benchee: mix local.hex, mix deps.get")
 Code.require_file("shapes.exs", __DIR__)

@@ -15,8 +15,9 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
   @system Path.join(@root, "priv/native/system")
   @sources ~w(
     Cargo.toml Cargo.lock */Cargo.toml
-    {selective_scan,selective_scan_nif}/build.rs
-    {selective_scan,selective_scan_nif}/{src,kernels}/**/*
+    selective_scan_nif/build.rs
+    {selective_scan,selective_scan_nif}/src/**/*
+    selective_scan/kernels/**/*
   )
 
   @impl true

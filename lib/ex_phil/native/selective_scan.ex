@@ -230,11 +230,12 @@ defmodule ExPhil.Native.SelectiveScan do
   need not compute the states again that it starts from.
 
   `boundary_states` is a tensor of the type of `a` and of shape `{directions, batch, chunks, dim, state}`, with the
-  trailing 2 of a complex `a`: the states before every chunk of frames, for each direction that is scanned. It takes at
-  most a twenty-fourth of `x`, `dt` and `dy` in long sequences. It is good for `backward/7` over the same inputs and options,
-  and for nothing else. On a CUDA device it is `nil`: the device computes these states again in less time than they
-  would take over the bus, and `backward/7` does so where it is given `nil`. It is `nil`, too, by
-  `backend: :nx`, in `defn`, and of tensors that lie on a device.
+  trailing 2 of a complex `a`: the states before every chunk of frames, for each direction that is scanned. In long
+  sequences it takes at most a twenty-fourth of `x`, `dt` and `dy`, of up to 128 states: 64 where `x` has 16 bits, half as
+  many where they are complex, and half where both directions are scanned. With more states it takes more, in proportion.
+  It is good for `backward/7` over the same inputs and options, and for nothing else. On a CUDA device it is `nil`: the
+  device computes these states again in less time than they would take over the bus, and `backward/7` does so where it is
+  given `nil`. It is `nil`, too, by `backend: :nx`, in `defn`, and of tensors that lie on a device.
 
   ## Examples
 

@@ -264,11 +264,15 @@ defmodule ExPhil.Native.Tensor do
     raise ArgumentError, "expected #{name} to be an ExPhil.Native.Tensor or an Nx.Tensor, got: #{inspect(other)}"
   end
 
-  # What a caller gave as `name`, as it is.
+  # What a caller gave as `name`, as it is. One of Nx has a type that one of ours can have: only those can be checked
+  # further. Complex ones are for the scan to judge.
   @doc false
   @spec given!(term, atom) :: t | struct
   if Code.ensure_loaded?(Nx) do
-    def given!(%Nx.Tensor{} = tensor, _name), do: tensor
+    def given!(%Nx.Tensor{type: type} = tensor, name) do
+      if elem(type, 0) != :c, do: ExPhil.Native.SelectiveScan.Check.element!(name, type)
+      tensor
+    end
   end
 
   def given!(other, name), do: cast!(other, name)

@@ -45,6 +45,12 @@ impl Error {
         Self::InvalidArgument { argument, expected: expected.into(), got: got.to_string() }
     }
 
+    /// An [`Error::InvalidArgument`] for a tensor of a type that none of this name can have.
+    pub fn wrong_type(tensor: &'static str, got: impl ToString) -> Self {
+        let expected = if tensor == "seq_idx" { "have type s32" } else { "have type f32, bf16, f16 or f64" };
+        Self::invalid(tensor, expected, got)
+    }
+
     /// What a panic comes to at a border that none may cross.
     pub fn of_panic(panic: &(dyn Any + Send)) -> Self {
         Self::Failed {

@@ -271,7 +271,7 @@ impl Problem {
         }
         let element = inputs.x.element;
         if element == ElementType::S32 {
-            return Err(Error::invalid("x", "have type f32, bf16, f16 or f64", element));
+            return Err(Error::wrong_type("x", element));
         }
         let (state, complex) = match *inputs.a.shape {
             [dim, state] if dim == frames.dim => (state, false),
@@ -289,10 +289,10 @@ impl Problem {
                 _ => element.state_type(),
             };
             if spec.element != expected {
-                let expected = match name {
-                    "seq_idx" => format!("have type {expected}"),
-                    _ => format!("have type {expected} where x has type {element}"),
-                };
+                if name == "seq_idx" {
+                    return Err(Error::wrong_type(name, spec.element));
+                }
+                let expected = format!("have type {expected} where x has type {element}");
                 return Err(Error::invalid(name, expected, spec.element));
             }
         }
@@ -416,7 +416,8 @@ impl Problem {
 
     /// Frames between the states that the backward pass starts from on the CPU. The longer, the less memory they
     /// take, and the more of it a chunk: here they, and λ of a second direction, take a twenty-fourth of x, dt and dy
-    /// together.
+    /// together. Of many states they take more, in proportion: a chunk does not grow beyond what 128 need, 64 in 16 bits, half of
+    /// that complex, a third both ways. Its b and c, which every thread has of its own, grow with it and with the states.
     pub fn chunk(&self) -> usize {
         let state = self.state * self.components() * self.element.state_type().size();
         let sets = if self.bidirectional { 3 } else { 1 };

@@ -61,3 +61,19 @@ fn backward_takes_a_tenth_of_its_inputs() {
         assert!(share < 0.1, "{:.1}% beside the inputs: {}", 100.0 * share, case.name);
     }
 }
+
+/// With twice as many states they take more: a chunk is no longer for them.
+#[test]
+fn boundary_states_take_a_twenty_fourth_of_the_sequences() {
+    let plain = random::zoh(1, 8192, 64, 128);
+    for (element, states) in [(ElementType::F32, 128), (ElementType::F64, 128), (ElementType::Bf16, 64)] {
+        for (complex, bidirectional) in [(false, false), (true, false), (false, true), (true, true)] {
+            let state = states / if complex { 2 } else { 1 } / if bidirectional { 2 } else { 1 };
+            let problem = Problem { element, complex, bidirectional, state, ..plain.clone() };
+            let share =
+                |problem: &Problem| problem.bytes("boundary_states") as f64 / problem.bytes("x") as f64 / 3.0;
+            assert!(share(&problem) <= 1.0 / 24.0, "{problem:?}");
+            assert!(share(&Problem { state: 2 * state, ..problem.clone() }) > 1.0 / 24.0, "{problem:?}");
+        }
+    }
+}

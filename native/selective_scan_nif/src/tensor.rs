@@ -132,10 +132,8 @@ fn element(name: &'static str, kind: Term) -> Result<ElementType, Error> {
         16 if class == bf() => Ok(ElementType::Bf16),
         32 if class == s() => Ok(ElementType::S32),
         _ => {
-            let expected =
-                if name == "seq_idx" { "have type s32" } else { "have type f32, bf16, f16 or f64" };
             let class = class.to_term(kind.get_env());
-            Err(Error::invalid(name, expected, format!("{class:?}{bits}")))
+            Err(Error::wrong_type(name, format!("{class:?}{bits}")))
         }
     }
 }

@@ -33,7 +33,7 @@ class Call:
     """Which of b and c are the same in every frame."""
     method: str
     coefficients: str
-    bidirectional: bool | None
+    bidirectional: bool
     reverse: bool
     dt_softplus: bool
     dt_limit: tuple[float, float] | None
@@ -73,10 +73,13 @@ class Call:
 
     def attributes(self) -> dict[str, object]:
         """The attributes that are options."""
-        given: dict[str, object] = {"method": self.method, "coefficients": self.coefficients}
-        if self.bidirectional is not None:
-            given["bidirectional"] = self.bidirectional
-        given |= {"reverse": self.reverse, "dt_softplus": self.dt_softplus}
+        given: dict[str, object] = {
+            "method": self.method,
+            "coefficients": self.coefficients,
+            "bidirectional": self.bidirectional,
+            "reverse": self.reverse,
+            "dt_softplus": self.dt_softplus,
+        }
         if self.dt_limit is not None:
             given |= {name: np.float64(v) for name, v in zip(("dt_limit_min", "dt_limit_max"), self.dt_limit)}
         return given

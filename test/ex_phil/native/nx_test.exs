@@ -153,6 +153,64 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    test "complex numbers beside a real a are refused, whatever shape they have" do
+      # With its trailing 2, an a of {6, 2} would be one of complex numbers; states have the shape of one beside it.
+      inputs = Map.new(random(state: 2), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+      states = Nx.complex(inputs.initial_state, inputs.initial_state)
+      [x, dt, b, c] = for name <- [:x, :dt, :b, :c], do: inputs[name][[.., 0]]
+      scan = &apply(SelectiveScan, :scan, args(&1) ++ [&2])
+      backward = &apply(SelectiveScan, :backward, [inputs.z | args(inputs)] ++ [&1])
+
+      for {call, words} <- [
+            # With its trailing 2 it would have two states.
+            {fn -> scan.(%{inputs | b: complex({2, 7})}, []) end, "b to be real where a is real"},
+            {fn -> scan.(inputs, initial_state: states) end, "initial_state to be real where a is real"},
+            {fn -> SelectiveScan.step(states, x, dt, inputs.a, b, c) end, "state to be real where a is real"},
+            {fn -> backward.(initial_state: states) end, "initial_state to be real where a is real"},
+            {fn -> backward.(dfinal_state: states) end, "dfinal_state to be real where a is real"},
+            {fn -> backward.(boundary_states: states) end, "boundary_states to be real where a is real"}
+          ] do
+        assert_raise ArgumentError, "expected #{words}, got: numbers of type c64", call
+      end
+    end
+
+    test "a complex a has two axes" do
+      inputs = Map.new(random(state: 2), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+
+      # With its trailing 2, the first would be a real {dim, state}.
+      for shape <- [{6}, {6, 2, 2}] do
+        message = "expected a to have shape {dim, state} where its numbers are of type c64, got: #{inspect(shape)}"
+        given = args(%{inputs | a: complex(shape)})
+
+        for call <- [
+              fn -> apply(SelectiveScan, :scan, given) end,
+              fn -> apply(SelectiveScan, :backend_for, given) end,
+              fn -> apply(SelectiveScan, :backward, [inputs.z | given]) end
+            ] do
+          assert_raise ArgumentError, message, call
+        end
+      end
+    end
+
+    test "a type that no tensor of ours can have is told as any other that is wrong" do
+      inputs = Map.new(random([]), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+      of = &(List.duplicate(1, Tuple.product(&2)) |> Nx.tensor(type: &1) |> Nx.reshape(&2))
+      scan = &apply(SelectiveScan, :scan, args(&1) ++ [&2])
+
+      for {call, words} <- [
+            {fn -> scan.(%{inputs | x: of.(:u4, {2, 7, 6})}, []) end,
+             "x to have type f32, bf16, f16 or f64, got: u4"},
+            {fn -> scan.(inputs, d: of.(:s4, {6})) end, "d to have type f32, bf16, f16 or f64, got: s4"},
+            {fn -> scan.(inputs, seq_idx: of.(:s4, {2, 7})) end, "seq_idx to have type s32, got: s4"},
+            {fn -> SelectiveScan.step(of.(:u4, {2, 6, 4}), inputs.x, inputs.dt, inputs.a, inputs.b, inputs.c) end,
+             "state to have type f32, bf16, f16 or f64, got: u4"}
+          ] do
+        assert_raise ArgumentError, "expected " <> words, call
+      end
+    end
+
+    defp complex(shape), do: Nx.broadcast(Complex.new(1.0, 1.0), shape)
+
     test "x decides whether the results are of Nx" do
       inputs = random([])
       mixed = %{inputs | x: Tensor.to_nx(inputs.x)}

@@ -41,7 +41,7 @@ defmodule ExPhil.Native.SelectiveScanTest do
     assert {Tensor.shape(y), Tensor.shape(state)} == {{2, 7, 6}, {2, 6, 4, 2}}
   end
 
-  test "steps one after the other are the scan, bit for bit where nothing but time differs" do
+  test "steps one after the other are the scan" do
     for type <- [{:f, 32}, {:f, 64}] do
       inputs = random(type: type, seq: 9, dim: 40, state: 16)
       {y, last} = call(:scan_with_state, inputs, with_all(inputs))

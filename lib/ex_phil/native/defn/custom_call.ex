@@ -5,7 +5,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     # and which memory a call needs beside its tensors. That memory is results of the block, so it must be known when
     # the block is traced, before it is known on which platform it will run.
     alias ExPhil.Native.Defn.Block.{Backward, Forward}
-    alias ExPhil.Native.SelectiveScan
+    alias ExPhil.Native.{Nif, SelectiveScan}
     alias ExPhil.Native.SelectiveScan.{Backend, Check, Scratch}
 
     @doc "The call of a block, or `:skip` where there is no handler for it."
@@ -32,8 +32,9 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     defp platforms({:cuda, _ordinal}), do: []
     defp platforms(:nx), do: []
 
+    # Where XLA refuses the handlers, a call goes to the host like any other.
     defp here?(platform) do
-      SelectiveScan.xla_register() == :registered and (platform == :host or SelectiveScan.cuda_available?())
+      Nif.xla_register() == {:ok, :registered} and (platform == :host or SelectiveScan.cuda_available?())
     end
 
     defp shapes(block), do: for(shape <- block.shapes, do: shape |> Tuple.to_list() |> Enum.join(","))

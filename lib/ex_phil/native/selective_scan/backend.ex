@@ -49,13 +49,23 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
 
   @doc """
   The backend of a `pass`, `:forward` or `:backward`, over `x` and `a`, and whether another may take its place if it
-  fails. Raises where a backend was asked for that cannot run.
+  fails. Raises where a backend was asked for that cannot run. Before it does, and before it announces another, it calls `check`,
+  which raises where the call is wrong itself.
   """
-  @spec choose(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, :forced | :chosen}
-  def choose(pass, options, x, a) do
+  @spec choose(Cost.pass(), struct, Tensor.t(), Tensor.t(), (() -> any)) :: {t, :forced | :chosen}
+  def choose(pass, options, x, a, check) do
     {backend, how, instead} = decide(pass, options, x, a)
-    with {of, reason} <- instead, do: Fallback.announce(of, backend, reason)
+
+    with {of, reason} <- instead do
+      check.()
+      Fallback.announce(of, backend, reason)
+    end
+
     {backend, how}
+  rescue
+    error in Error ->
+      check.()
+      reraise error, __STACKTRACE__
   end
 
   # The third says which backend it is instead of, and why, where that is no ordinary choice.

@@ -11,7 +11,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   """
   def forward(form, given, options, wanted) do
     tensors = Options.tensors!(given, options)
-    Check.real!(tensors)
+    Check.real!(form, tensors)
 
     cond do
       in_defn?(tensors) ->
@@ -32,8 +32,10 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   defp now(form, given, options, wanted) do
     {x, _dt, a, _b, _c} = tensors = cast!(given)
 
+    check = fn -> Check.run!(form, Options.tensors!(tensors, options), options) end
+
     {:ok, y, final_state, boundary_states} =
-      run(:forward, options, x, a, fn
+      run(:forward, options, x, a, check, fn
         :nx -> results(in_nx(:forward, [form, tensors, options]), wanted)
         :cpu -> Nif.forward_cpu(form, tensors, options, wanted)
         :cpu_dirty -> Nif.forward_cpu_dirty(form, tensors, options, wanted)
@@ -50,10 +52,11 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   @doc "The backward pass: the gradients by the names of the inputs."
   def backward(dy, given, options) do
     tensors = Options.tensors!(given, options) ++ Options.upstream!(dy, options)
-    Check.real!(tensors)
+    with_states = [{:boundary_states, options.boundary_states} | tensors]
+    Check.real!(:scan, with_states)
 
     cond do
-      in_defn?([{:boundary_states, options.boundary_states} | tensors]) ->
+      in_defn?(with_states) ->
         in_nx(:backward, [dy, given, options])
 
       ordinal = in_place(:device, [tensors, options]) ->
@@ -71,9 +74,10 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     options = Options.cast!(options)
     {x, dt, a, b, c} = tensors = cast!(given)
     dy = Tensor.cast!(dy, :dy)
+    check = fn -> Check.backward!(Options.tensors!(tensors, options), Options.upstream!(dy, options), options) end
 
     {:ok, gradients} =
-      run(:backward, options, x, a, fn
+      run(:backward, options, x, a, check, fn
         :nx -> {:ok, for({name, tensor} <- in_nx(:backward, [dy, tensors, options]), do: {name, bytes(tensor)})}
         :cpu -> Nif.backward_cpu(dy, tensors, options)
         :cpu_dirty -> Nif.backward_cpu_dirty(dy, tensors, options)
@@ -92,9 +96,10 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   def backend(given, options) do
     tensors = Options.tensors!(given, options)
     eager!(tensors)
-    Check.real!(tensors)
     %{x: x, a: a} = Check.specs(tensors)
-    Check.run!(if(match?({_batch, _dim}, x.shape), do: :step, else: :scan), tensors, options)
+    form = if match?({_batch, _dim}, x.shape), do: :step, else: :scan
+    Check.real!(form, tensors)
+    Check.run!(form, tensors, options)
 
     case in_place(:device, [tensors, options]) do
       nil -> Backend.explain(:forward, options, x, a)
@@ -141,8 +146,9 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     {Tensor.cast!(x, :x), Tensor.cast!(dt, :dt), Tensor.cast!(a, :a), Tensor.cast!(b, :b), Tensor.cast!(c, :c)}
   end
 
-  defp run(pass, options, x, a, native) do
-    case Backend.choose(pass, options, x, a) do
+  # `check` raises where the call is wrong. The native library does so itself, so that it is asked only before anything else goes wrong.
+  defp run(pass, options, x, a, check, native) do
+    case Backend.choose(pass, options, x, a, check) do
       {:cpu, _} ->
         on_cpu(pass, options, x, a, native)
 

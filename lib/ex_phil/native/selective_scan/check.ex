@@ -80,20 +80,33 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   end
 
   @doc """
-  Raises where what is no state is complex, or `b` or `c` beside a real `a`. With its trailing 2, a complex {batch, seq,
-  state} would pass for a real {batch, seq, groups, state}, and a complex {batch, seq} for a real {batch, seq, 2}.
+  Raises where what is no state is complex, where anything but `a` is beside a real `a`, or where a complex `a` has another rank
+  than 2. With its trailing 2, a complex {dim} would pass for a real {dim, 2}, a complex {batch, seq, state} for a real {batch,
+  seq, groups, state}, and a complex {batch, seq} for a real {batch, seq, 2}.
   """
-  def real!(tensors) do
-    for name <- [:x, :dt, :d, :z, :dt_bias, :dy], %{type: {:c, bits}} <- [tensors[name]] do
-      raise ArgumentError, "expected #{name} to be real, got: numbers of type c#{bits}"
-    end
+  def real!(form, tensors) do
+    for name <- [:x, :dt, :d, :z, :dt_bias, :dy], do: real!(name, tensors[name], "")
 
-    if match?(%{shape: {_, _}}, tensors[:a]) and not match?(%{type: {:c, _}}, tensors[:a]) do
-      for name <- [:b, :c], %{type: {:c, bits}} <- [tensors[name]] do
-        raise ArgumentError, "expected #{name} to be real where a is real, got: numbers of type c#{bits}"
-      end
+    case tensors[:a] do
+      %{type: {:c, bits}, shape: shape} when tuple_size(shape) != 2 ->
+        wrong!(:a, "have shape {dim, state} where its numbers are of type c#{bits}", shape)
+
+      %{type: {class, _bits}, shape: {_dim, _state}} when class != :c ->
+        state = if form == :step, do: :state, else: :initial_state
+        for name <- [:b, :c], do: real!(name, tensors[name], " where a is real")
+        real!(state, tensors[:initial_state], " where a is real")
+        for name <- [:dfinal_state, :boundary_states], do: real!(name, tensors[name], " where a is real")
+
+      _complex ->
+        :ok
     end
   end
+
+  defp real!(name, %{type: {:c, bits}}, where) do
+    raise ArgumentError, "expected #{name} to be real#{where}, got: numbers of type c#{bits}"
+  end
+
+  defp real!(_name, _real, _where), do: :ok
 
   @doc "The check without the native library."
   def here!(form, specs, options) do
@@ -108,7 +121,7 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     for {name, spec} <- tensors, do: type!(name, spec.type, specs.x.type)
     for {name, spec} <- tensors, do: shape!(name, spec.shape, sequence, state, components)
     coefficients!(options)
-    limit!(options.dt_limit)
+    limit!(options.dt_limit, specs.x.type)
     for name <- [:b, :c], do: projection!(name, specs[name].shape, sequence, state, components)
     fits_in_memory!(sequence, state)
     :ok
@@ -121,14 +134,14 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     end
   end
 
-  # Whether any tensor can have the type; which one, depends on that of x.
-  defp element!(:seq_idx, type) when type not in [{:s, 32} | @numbers],
+  @doc "Raises where no tensor of a scan can have the type; which one this can have, depends on that of `x`."
+  def element!(:seq_idx, type) when type not in [{:s, 32} | @numbers],
     do: wrong!(:seq_idx, "have type s32", {:type, type})
 
-  defp element!(name, type) when type not in [{:s, 32} | @numbers],
+  def element!(name, type) when type not in [{:s, 32} | @numbers],
     do: wrong!(name, @numbers_expected, {:type, type})
 
-  defp element!(_name, _type), do: :ok
+  def element!(_name, _type), do: :ok
 
   defp choices!(%{method: method, coefficients: coefficients}) do
     if method not in Options.methods(), do: wrong!(:method, "be one of #{names(Options.methods())}", method)
@@ -198,12 +211,29 @@ defmodule ExPhil.Native.SelectiveScan.Check do
 
   defp coefficients!(_exact), do: :ok
 
-  # An infinity is a minimum from below or a maximum from above.
-  defp limit!({min, max}) when is_number(min) and is_number(max) and min > max do
-    wrong!(:dt_limit, "be {min, max} with min not above max", {min * 1.0, max * 1.0})
+  defp limit!({min, max}, of_x) do
+    if held(min, of_x) == :infinity or held(max, of_x) == :neg_infinity do
+      words = "be {min, max} with min below :infinity and max above :neg_infinity, in the type of the scan"
+      wrong!(:dt_limit, words, {float(min), float(max)})
+    end
+
+    # An infinity is a minimum from below or a maximum from above.
+    if is_number(min) and is_number(max) and min > max do
+      wrong!(:dt_limit, "be {min, max} with min not above max", {float(min), float(max)})
+    end
   end
 
-  defp limit!(_limit), do: :ok
+  defp limit!(nil, _of_x), do: :ok
+
+  # A limit as the scan has it: in f32, what is nearer to 2^128 than to the greatest number is an infinity.
+  @infinite 2 ** 128 - 2 ** 103
+  defp held(limit, {:f, 64}), do: limit
+  defp held(limit, _narrower) when is_number(limit) and limit >= @infinite, do: :infinity
+  defp held(limit, _narrower) when is_number(limit) and limit <= -@infinite, do: :neg_infinity
+  defp held(limit, _narrower), do: limit
+
+  defp float(limit) when is_number(limit), do: limit * 1.0
+  defp float(infinity), do: infinity
 
   defp projection!(name, got, sequence, state, components) do
     lead = List.delete_at(sequence, -1)

@@ -43,7 +43,7 @@ const TASKS: usize = 8;
 /// Registers that a task keeps of the states of a chunk, and as many of their decays.
 const KEPT: usize = 512;
 
-/// Sequences whose extra memory is bounded to a tenth of the inputs; shorter ones have little of it in any case.
+/// Frames of sequences whose sums of db and dc are bounded by the inputs; shorter ones have little of them in any case.
 const BOUNDED_FROM: usize = 2048;
 
 /// Writes the gradients, with one instruction set, storage and field.

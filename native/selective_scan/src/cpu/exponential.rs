@@ -355,6 +355,8 @@ pub fn turn_f64<S: Isa>(a: &QuarterTurns<f64, S>, b: Lanes<f64, S>) -> Turn<f64,
 
 #[cfg(test)]
 mod tests {
+    use super::super::InstructionSet;
+    use super::super::vector::with_isa;
     use super::*;
 
     /// A function of one register, over every instruction set of this machine.
@@ -378,27 +380,14 @@ mod tests {
             }
         }
 
-        fn on<R: Real, S: Isa, F: Function<R>>(isa: S, x: &[R], all: &mut Vec<(&'static str, Vec<R>)>) {
+        fn on<R: Real, S: Isa, F: Function<R>>(isa: S, x: &[R]) -> Vec<R> {
             let mut y = vec![R::default(); x.len()];
             isa.vectorize(Run::<R, S, F>(isa, x, &mut y, std::marker::PhantomData));
-            all.push((S::NAME, y));
+            y
         }
 
-        let mut all = Vec::new();
-        on::<R, _, F>(pulp::Scalar, x, &mut all);
-        #[cfg(target_arch = "x86_64")]
-        if let Some(isa) = pulp::x86::V3::try_new() {
-            on::<R, _, F>(isa, x, &mut all);
-        }
-        #[cfg(target_arch = "x86_64")]
-        if let Some(isa) = pulp::x86::V4::try_new() {
-            on::<R, _, F>(isa, x, &mut all);
-        }
-        #[cfg(target_arch = "aarch64")]
-        if let Some(isa) = pulp::aarch64::Neon::try_new() {
-            on::<R, _, F>(isa, x, &mut all);
-        }
-        all
+        let sets = InstructionSet::all().into_iter();
+        sets.map(|set| (set.name(), with_isa!(set.0, isa => on::<R, _, F>(isa, x)))).collect()
     }
 
     /// The worst error over a grid; `absolute` or relative to a normal result.

@@ -6,28 +6,9 @@ use std::marker::PhantomData;
 use num_complex::Complex64;
 use pulp::NullaryFnOnce;
 
-use super::vector::{ComplexLanes, Isa, Lanes, Real, Vector, VectorField};
+use super::InstructionSet;
+use super::vector::{ComplexLanes, Isa, Lanes, Real, Vector, VectorField, with_isa};
 use crate::discretize::{Discretization, Foh, Highorder, Partials, Poly, Prepared, ZohExact};
-
-/// Runs something with every instruction set that this machine has.
-macro_rules! on_every_isa {
-    ($isa:ident => $run:expr) => {
-        let $isa = pulp::Scalar;
-        $run;
-        #[cfg(target_arch = "x86_64")]
-        if let Some($isa) = pulp::x86::V3::try_new() {
-            $run;
-        }
-        #[cfg(target_arch = "x86_64")]
-        if let Some($isa) = pulp::x86::V4::try_new() {
-            $run;
-        }
-        #[cfg(target_arch = "aarch64")]
-        if let Some($isa) = pulp::aarch64::Neon::try_new() {
-            $run;
-        }
-    };
-}
 
 /// g, ∂g/∂Δ and ∂g/∂A of one of the methods that are made of φ functions, for every A, given by its components, and one Δ.
 struct PartialsOf<'a, F: VectorField, D>(
@@ -116,7 +97,9 @@ fn gains_are_accurate_on_the_real_line() {
     let linear = (0..200_001).map(|i| -300.0 + 310.0 * f64::from(i) / 200_000.0);
     let signed = magnitudes(20_000).flat_map(|z| [-z, z]).filter(|&z| z <= 10.0);
     let z: Vec<f32> = linear.chain(signed).map(|z| z as f32).collect();
-    on_every_isa!(isa => assert_worst::<_, Lanes<f32, _>>(isa, &z));
+    for set in InstructionSet::all() {
+        with_isa!(set.0, isa => assert_worst::<_, Lanes<f32, _>>(isa, &z));
+    }
 }
 
 /// 1/A is had before Δ is known: neither may be so large or small that the other cannot make up for it.
@@ -143,7 +126,9 @@ fn gains_are_right_of_rates_that_are_infinite_when_squared() {
         }
     }
 
-    on_every_isa!(isa => check(isa));
+    for set in InstructionSet::all() {
+        with_isa!(set.0, isa => check(isa));
+    }
 }
 
 #[test]
@@ -157,5 +142,7 @@ fn gains_are_accurate_in_the_left_half_plane() {
         })
         .flatten()
         .collect();
-    on_every_isa!(isa => assert_worst::<_, ComplexLanes<f32, _>>(isa, &z));
+    for set in InstructionSet::all() {
+        with_isa!(set.0, isa => assert_worst::<_, ComplexLanes<f32, _>>(isa, &z));
+    }
 }

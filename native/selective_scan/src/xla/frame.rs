@@ -237,11 +237,7 @@ impl Tensor {
             data_type::BF16 => ElementType::Bf16,
             data_type::F16 => ElementType::F16,
             data_type::S32 => ElementType::S32,
-            _ => {
-                let expected =
-                    if name == "seq_idx" { "have type s32" } else { "have type f32, bf16, f16 or f64" };
-                return Err(Error::invalid(name, expected, self.type_name()));
-            }
+            _ => return Err(Error::wrong_type(name, self.type_name())),
         };
         Ok(Spec { element, shape: &self.shape })
     }

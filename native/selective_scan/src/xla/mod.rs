@@ -12,6 +12,7 @@
 //! | attribute | | default |
 //! |---|---|---|
 //! | `operands`, `results` | the names of the tensors in their order, with spaces between | |
+//! | `shapes` | the shapes of the operands in their order, `2,60,512 2,60,512 512,16 …`; all tensors then have one axis | as the tensors have them |
 //! | `method`, `coefficients` | strings, as everywhere | `"zoh"`, `"exact"` |
 //! | `bidirectional`, `reverse`, `dt_softplus` | booleans, or integers 0 and 1 | as everywhere |
 //! | `dt_limit_min`, `dt_limit_max` | numbers | no limit |

@@ -114,8 +114,7 @@ impl<'a> Words<'a> {
         use ElementType::*;
         let known =
             [F32, F64, Bf16, F16, S32].into_iter().find(|element| element.to_string() == self.element);
-        let expected = if name == "seq_idx" { "have type s32" } else { "have type f32, bf16, f16 or f64" };
-        known.ok_or_else(|| Error::invalid(name, expected, self.element))
+        known.ok_or_else(|| Error::wrong_type(name, self.element))
     }
 }
 

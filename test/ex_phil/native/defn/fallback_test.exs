@@ -207,6 +207,9 @@ if Code.ensure_loaded?(Nx) do
               [coefficients: :series],
               [coefficients: :taylor],
               [dt_limit: {1, 0}],
+              # Infinite in f32.
+              [dt_limit: {1.5e300, 1.5e301}],
+              [dt_limit: {-1.5e301, -1.5e300}],
               [method: :poly],
               [reverse: true],
               [bidirectional: true]

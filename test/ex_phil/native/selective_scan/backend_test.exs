@@ -24,6 +24,8 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   alias ExPhil.Native.SelectiveScan.{Cost, Devices, Fallback}
 
   @variable "EXPHIL_SCAN_BACKEND"
+  # No machine has so many devices.
+  @nowhere [backend: {:cuda, 99}]
 
   setup do
     on_exit(fn -> System.delete_env(@variable) end)
@@ -74,9 +76,27 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   end
 
   test "a backend that was asked for and cannot run says why, and what to do", %{inputs: inputs} do
-    error = assert_raise Error, fn -> call(inputs, :scan, backend: {:cuda, 99}) end
+    error = assert_raise Error, fn -> call(inputs, :scan, @nowhere) end
     assert error.kind == :unavailable
     assert error.message =~ "the cuda backend cannot run: "
+  end
+
+  test "a wrong call is told so, whether the backend that it asks for can run or not", %{inputs: inputs} do
+    frames = for name <- [:x, :dt, :b, :c], into: inputs, do: {name, frame(inputs[name], 0)}
+    step = &SelectiveScan.step(&1.initial_state, &1.x, &1.dt, &1.a, &1.b, &1.c, @nowhere)
+
+    for {call, fault} <- [
+          {&call(&1, :scan, @nowhere), :c},
+          {&call(&1, :scan_for_backward, [z: &1.z] ++ @nowhere), :z},
+          {step, :initial_state},
+          {&call(&1, :backward, @nowhere), :a},
+          {&call(&1, :backward, @nowhere), :z},
+          {&call(&1, :backward, [dfinal_state: &1.initial_state] ++ @nowhere), :initial_state}
+        ] do
+      given = if call == step, do: frames, else: inputs
+      assert_raise Error, ~r/the cuda backend cannot run: /, fn -> call.(given) end
+      assert_raise ArgumentError, fn -> call.(%{given | fault => Tensor.zeros({5})}) end
+    end
   end
 
   @tag :no_cuda
