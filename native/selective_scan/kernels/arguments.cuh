@@ -3,7 +3,7 @@
 //
 // Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
 // `chunks` of `chunk` frames; the backward pass also in `segments` of whole tiles. A pass covers the states
-// first_state … first_state + SLOTS − 1 in one direction; where there are several passes, sums over the states are
+// first_state … first_state + PASS_SLOTS − 1 in one direction; where there are several passes, sums over the states are
 // carried from pass to pass in Real.
 
 struct Arguments {
@@ -43,7 +43,7 @@ struct Arguments {
   State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk
-  State* decays;             // {batch, chunks, dim, SLOTS}: the product of a over each chunk, where that is not by ΣΔ
+  State* decays;             // {batch, chunks, dim, PASS_SLOTS}: the product of a over each chunk, where that is not by ΣΔ
   Real* y_sum;               // {batch, seq, dim}: y of the passes so far; so dx_sum, ddt_sum and dz_sum
   Real* dx_sum;
   Real* ddt_sum;
@@ -85,7 +85,7 @@ struct Arguments {
   i64 first_state;
   i64 chunk;
   i64 chunks;
-  i64 boundary_width;       // SLOTS, or state where the boundary states came from the forward pass
+  i64 boundary_width;       // PASS_SLOTS, or state where the boundary states came from the forward pass
   i64 boundary_first;       // 0, or first_state
   i64 checkpoint_interval;
   i64 checkpoint_count;
@@ -105,7 +105,7 @@ struct Arguments {
 
 static_assert(sizeof(Arguments) == ARGUMENTS_BYTES, "the host has the same fields");
 
-// States of a pass, and their reals.
+// States of a walk, and their reals.
 #define SLOTS (LANES * STATES)
 #define SLOT_WIDTH (SLOTS * COMPONENTS)
 // What a pass covers: the forward pass walks for ROUNDS times as many states, one round after the other.

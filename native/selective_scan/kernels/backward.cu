@@ -40,10 +40,8 @@
 // Whether adjoints are walked alone.
 #define ADJOINTS_ALONE (SUMMARY || PARTS > 1)
 
-#define USE_X !SUMMARY
 #define USE_B !SUMMARY
 #define USE_C 1
-#define USE_DY 1
 // Not even if there are no others: a span back of chunks of several tiles takes 854 clocks then, not 840 (H200).
 #define ONE_PASS 0
 
@@ -409,10 +407,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   Course& course = shared.course;
   let_next_begin();
-  __shared__ bool walks;
-  if (threadIdx.x == 0) walks = find_course(course, args);
+  if (threadIdx.x == 0) course.walks = find_course(course, args);
   __syncthreads();
-  if (!walks) return;
+  if (!course.walks) return;
 
   Thread thread;
   begin_block(thread, shared, args, course.place);

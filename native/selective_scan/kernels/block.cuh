@@ -1,10 +1,10 @@
 // A thread block: its place in the problem, the states of its threads, and accesses to memory.
 //
 // A block has CHANNELS neighbouring channels of one batch row. LANES threads hold STATES states each of a channel, so
-// that a pass covers SLOTS = LANES · STATES states.
+// that a walk covers SLOTS = LANES · STATES states, and a pass as many in each of its ROUNDS.
 //
-// A kernel says which tensors it needs by USE_X, USE_B, USE_C, USE_DY before it includes this, and by ONE_PASS whether it
-// takes it that there are no others than this pass.
+// A kernel says by USE_B and USE_C which projections it needs before it includes this, and by ONE_PASS whether it takes it that
+// there are no others than this pass.
 
 #define THREADS (WARPS * 32)
 // Reals of the states of a thread.

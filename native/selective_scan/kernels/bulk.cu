@@ -22,10 +22,8 @@
 // begin in the unrolled walk, too. The carrier's warp finds the marks. Of several passes (of more than SLOTS states, or both ways), all
 // but the first add to y.
 
-#define USE_X 1
 #define USE_B 1
 #define USE_C 1
-#define USE_DY 0
 // Short rows gain 5% by a shorter start; for tiles of 32 frames the compiler then orders the loop over them in another way, which
 // takes 1% longer (H200).
 #define ONE_PASS (!SEVERAL_PASSES && TILE < 32)
@@ -265,7 +263,7 @@ __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, con
 #endif
   };
   const auto first_frame_of = [&](int number) { return first_frame(args, frames.begin + number * TILE); };
-  const auto take = [&](int number, const Turn<STAGES>& stage) {
+  const auto after = [&](int number, const Turn<STAGES>& stage) {
     if (number == 0 && !is_beside(args)) wait_for_kernels_before();  // they may still read what lies where y goes
     const int frame = first_frame_of(number);
     if (asks() && !(REVERSE && frame < 0)) fetch_outputs(shared, args, maps, place, frame, stage);
@@ -273,7 +271,7 @@ __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, con
     __syncwarp();
 #endif
   };
-  if (ALL_CARRY || asks()) carry_tiles(shared.stages, frames.tiles(), ask_for, widen, take);
+  if (ALL_CARRY || asks()) carry_tiles(shared.stages, frames.tiles(), ask_for, widen, after);
 #if REVERSE
   __syncwarp();
   const int last = frames.tiles() - 1, frame = first_frame_of(last);

@@ -10,8 +10,8 @@
 // to take 16 bits apart would cost each of them an operation.
 #define WIDENS (ELEMENT > 1)
 
-// An opaque description of a tensor in device memory and of the box of it that is copied: CUtensorMap.
-struct alignas(64) TensorMap {
+// An opaque description of a tensor in device memory and of the box of it that is copied: CUtensorMap, as CUDA 13 aligns it.
+struct alignas(128) TensorMap {
   u64 opaque[16];
 };
 
@@ -152,10 +152,10 @@ struct Stages {
 };
 
 // What the carrier does with so many tiles, one after the other: `ask(number, stage)` has one brought, `widen(stage)` makes reals of
-// its projections, a tile before it is walked, and `take(number, stage)` takes up that it has been walked.
-template <typename Ask, typename Widen, typename Take>
+// its projections, a tile before it is walked, and `after(number, stage)` takes up that it has been walked.
+template <typename Ask, typename Widen, typename After>
 __device__ __forceinline__ void carry_tiles([[maybe_unused]] Stages& stages, int tiles, Ask ask, [[maybe_unused]] Widen widen,
-                                            Take take) {
+                                            After after) {
   for (int number = 0; number < STAGES && number < tiles; number++) ask(number, number);
 #if WIDENS
   Turn<STAGES> next;
@@ -174,7 +174,7 @@ __device__ __forceinline__ void carry_tiles([[maybe_unused]] Stages& stages, int
 #if WIDENS
     if (number + STAGES - 1 < tiles) widen_next();
 #endif
-    take(number, stage);
+    after(number, stage);
     if (number + STAGES < tiles) ask(number + STAGES, stage.place);
     stage.advance();
   }

@@ -7,10 +7,8 @@
 // A block has one chunk of one batch row and CHANNELS channels; a thread has STATES states of a channel. A step is four frames,
 // whose operands are read one step ahead.
 
-#define USE_X !ADJOINTS
 #define USE_B !ADJOINTS
 #define USE_C ADJOINTS
-#define USE_DY ADJOINTS
 #define ONE_PASS 0
 
 #include "number.cuh"
@@ -86,10 +84,10 @@ __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, con
   };
   const int tiles = frames.tiles();
   // Nothing is taken of a tile but its place.
-  const auto take = [&](int number, const Turn<STAGES>& stage) {
+  const auto after = [&](int number, const Turn<STAGES>& stage) {
     if (number + STAGES < tiles) shared.stages.walked[stage.place].wait(stage.parity);
   };
-  carry_tiles(shared.stages, tiles, ask_for, widen, take);
+  carry_tiles(shared.stages, tiles, ask_for, widen, after);
 }
 
 // Those of the step that begins with the tile's frame `first`, as the walk counts them.
@@ -124,11 +122,7 @@ __device__ __forceinline__ void walk(Thread& thread, const Operands& operands, [
       const State next = decay_at(thread.rate[s], delta) * (operands.projection[f][s] * operands.source[f] + thread.carried[s]);
 #else
       const Coefficients k = discretize(thread.rate[s], delta);
-#if HAS_GAIN
-      const State next = advance(k, thread.carried[s], k.g * (operands.projection[f][s] * input));
-#else
-      const State next = advance(k, thread.carried[s], operands.projection[f][s] * input);
-#endif
+      const State next = advance(k, thread.carried[s], input_of(k, operands.projection[f][s], input));
 #endif
       thread.carried[s] = here ? next : thread.carried[s];
     }

@@ -346,6 +346,11 @@ __device__ __forceinline__ Coefficients discretize(const Rate& rate, Real delta)
 #endif
 }
 
+// What all frames whose Δ come to a sum leave of a state, where that is by ΣΔ. Of an infinite rate, too, frames of no Δ leave it as it is.
+__device__ __forceinline__ State decay_over(const Rate& rate, Real delta_sum) {
+  return delta_sum == 0 ? to_state(1) : decay_at(rate, delta_sum);
+}
+
 // The same for the walk back.
 __device__ __forceinline__ KeptCoefficients discretize_to_keep(State A, Real delta) {
 #if NEEDS_PHI
@@ -364,6 +369,15 @@ __device__ __forceinline__ KeptCoefficients discretize_to_keep(State A, Real del
 #endif
 }
 __device__ __forceinline__ Real scale_kept_input(Real x, Real delta) { return NEEDS_PHI ? x : scale_input(x, delta); }
+
+// What a frame brings to a state, of x that is scaled.
+__device__ __forceinline__ State input_of([[maybe_unused]] const Coefficients& k, State b, Real x) {
+#if HAS_GAIN
+  return k.g * (b * x);
+#else
+  return b * x;
+#endif
+}
 
 // The state after such a frame, of an input that the gain has met, if there is any; and where the state before it is forgotten.
 __device__ __forceinline__ State advance(const Coefficients& k, State h, State input) {
@@ -390,7 +404,7 @@ __device__ __forceinline__ State decay_of(const Coefficients& k) {
 }
 
 // The adjoint before a frame of that after it: conj(a)λ.
-__device__ __forceinline__ State carry(const Coefficients& k, State lambda) {
+__device__ __forceinline__ State adjoint_before(const Coefficients& k, State lambda) {
 #if BY_TWICE_Q
   return k.a * lambda - lambda;
 #else
@@ -418,7 +432,7 @@ __device__ __forceinline__ State adjoint_of_z([[maybe_unused]] const Rate& rate,
   // h = 2q(h_{i−1} + ½ΔBx) − h_{i−1}, and ∂2q/∂z = (2q)²/4.
   return adjoint_of_input(k, lambda) * conjugate(k.g * (reset ? input : input + before));
 #else
-  const State of_decay = reset ? to_state(0) : carry(k, lambda) * conjugate(before);
+  const State of_decay = reset ? to_state(0) : adjoint_before(k, lambda) * conjugate(before);
 #if METHOD == RK4
   const State z = rate * delta;
   const State slope = (z * (Z_UNIT * Z_UNIT / 8) + Z_UNIT / 3) * z + (Real)0.5;

@@ -2,7 +2,7 @@
 //
 // One block walks one chunk of one batch row for CHANNELS channels. Where the sequence is cut in several chunks,
 // `boundary_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes
-// (two directions, or more states than SLOTS), y gathers in `y_sum` and the last pass finishes it.
+// (two directions, or more states than PASS_SLOTS), y gathers in `y_sum` and the last pass finishes it.
 //
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
 // zero, and the product of its decays, or ΣΔ where DECAY_BY_SUM.
@@ -15,10 +15,8 @@
 // Two tiles lie in shared memory, the one that is walked and the next, and that after is on its way in registers: one
 // barrier a tile. Between them lies the walk: of staged.cuh, or, where channels are few, of time_lanes.cuh.
 
-#define USE_X 1
 #define USE_B 1
 #define USE_C !SUMMARY
-#define USE_DY 0
 // Of a summary's pass it is not said whether it is the only one.
 #define ONE_PASS (!SEVERAL_PASSES && !SUMMARY)
 

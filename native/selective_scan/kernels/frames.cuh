@@ -75,7 +75,7 @@ struct Sequence {
       if (of_tile >= PART_FRAMES || thread.here == 0 || !wanted(r)) continue;
       if constexpr (STATES_FIRST) {
         bring(args.dt + at(r));
-#if USE_X
+#if !SUMMARY
         bring(args.x + at(r));
 #endif
       } else {

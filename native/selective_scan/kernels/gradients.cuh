@@ -97,7 +97,7 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
       const State lambda = conjugate(c) * dy[f] + thread.adjoint[p][s];
       const State previous = f > 0 ? h[f - 1][s] : before[s];
       operand_c.add(p, f, s, conjugate(h[f][s]) * dy[f]);
-      const State carried = carry(k[f][s], lambda), of_in = adjoint_of_input(k[f][s], lambda), of_b = of_in * input[f];
+      const State carried = adjoint_before(k[f][s], lambda), of_in = adjoint_of_input(k[f][s], lambda), of_b = of_in * input[f];
       const Real of_x = real_part(of_in * conjugate(b));
 #if GAIN_BY_Z
       const State of_z = adjoint_of_z(rate_of(a), delta[f], k[f][s], lambda, previous, b * input[f], reset);

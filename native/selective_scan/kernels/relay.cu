@@ -15,10 +15,8 @@
 // other. One that has marks is walked span by span: what comes from its first reset on before the states are there; all of it after, if
 // it skips frames alone. Of several passes (of more than SLOTS states, or both ways), all but the first add to y.
 
-#define USE_X 1
 #define USE_B 1
 #define USE_C 1
-#define USE_DY 0
 #define ONE_PASS (!SEVERAL_PASSES)
 
 #include "number.cuh"
@@ -250,7 +248,7 @@ __device__ __forceinline__ void walk_from_zero(const Thread& thread, const OfWar
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
           const Coefficients k = discretize(thread.rate[s], delta[f]);
-          const State input = HAS_GAIN ? k.g * (b[s] * x[f]) : b[s] * x[f];
+          const State input = input_of(k, b[s], x[f]);
           h[s] = r == 0 ? restart(k, input) : advance(k, h[s], input);
           decay[r][s] = decay_of(k);
           parts[g] = s == 0 ? c[s] * h[s] : c[s] * h[s] + parts[g];
@@ -287,8 +285,7 @@ __device__ __forceinline__ Real walk_on(const Thread& thread, const Projections<
 __device__ __forceinline__ State left_of(const Rate& rate, [[maybe_unused]] Real delta_sum,
                                          [[maybe_unused]] const State (&decay)[TILE][STATES], [[maybe_unused]] int s) {
 #if DECAY_BY_SUM
-  // Of an infinite rate, too, frames of no Δ leave the state as it is.
-  return delta_sum == 0 ? (State)1 : decay_at(rate, delta_sum);
+  return decay_over(rate, delta_sum);
 #else
   State product = decay[0][s];
 #pragma unroll

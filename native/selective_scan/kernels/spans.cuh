@@ -198,8 +198,7 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 #pragma unroll
       for (int s = 0; s < STATES; s++) {
 #if DECAY_BY_SUM
-        // Of an infinite rate, too, frames of no Δ leave the state as it is.
-        const State decay = delta_sums[k] == 0 ? (State)1 : decay_at(thread.rate[s], delta_sums[k]);
+        const State decay = decay_over(thread.rate[s], delta_sums[k]);
 #else
         const State decay = decays[k][s];
 #endif

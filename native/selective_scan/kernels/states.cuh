@@ -1,14 +1,5 @@
 // The states of a tile once more, forward, for the backward pass.
 
-// What a frame brings to a state, as `advance` wants it; `input` is x, scaled.
-__device__ __forceinline__ State input_of([[maybe_unused]] const Coefficients& k, State b, Real input) {
-#if HAS_GAIN
-  return k.g * (b * input);
-#else
-  return b * input;
-#endif
-}
-
 __device__ __forceinline__ void load_inputs(Span& inputs, const Span& delta, const Real* frames, int k, int p) {
   load_span(inputs, frames + DISTANCE(x), k, p);
 #pragma unroll

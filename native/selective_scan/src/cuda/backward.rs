@@ -8,15 +8,12 @@ use super::launch::{
     Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, check_inputs, check_presence,
     checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, BackwardPlan, Chunks, Configurations, Layout, Piece, Properties, StatesPlan};
+use super::policy::{
+    Alignment, BackwardPlan, COLUMNS, Chunks, Configurations, Layout, PARTS_AT_ONCE, Piece, Properties,
+    SHARERS_OF_MANY, StatesPlan,
+};
 use super::tensor_maps::Maps;
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
-
-/// The columns of a parameter that a block of reduce.cu sums. A pack of components of dB or dC is summed by a thread, or by several where
-/// that would have more parts on their way at a time than this.
-pub(super) const COLUMNS: usize = 32;
-pub(super) const PARTS_AT_ONCE: usize = 8;
-pub(super) const SHARERS_OF_MANY: usize = 4;
 
 /// What finds the states at the boundaries of chunks from the inputs.
 enum States<K> {
@@ -319,7 +316,8 @@ impl Device {
             ("dt_bias", problem.dt_bias, gradients.dt_bias.is_some()),
         ])?;
         self.make_current()?;
-        let launcher = Launcher::new(self, stream);
+        // SAFETY: the caller's promise.
+        let launcher = unsafe { Launcher::new(self, stream) };
         let pass = match checkpoints {
             Some(_) => Pass::BackwardFromCheckpoints,
             None => Pass::Backward,

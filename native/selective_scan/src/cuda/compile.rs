@@ -6,8 +6,7 @@ use std::ffi::CStr;
 use sha2::{Digest, Sha256};
 
 use super::arguments::Arguments;
-use super::backward::{COLUMNS, PARTS_AT_ONCE, SHARERS_OF_MANY};
-use super::policy::Layout;
+use super::policy::{COLUMNS, Layout, PARTS_AT_ONCE, SHARERS_OF_MANY};
 use crate::{Coefficients, ElementType, Method};
 
 /// The kernels, one to a source file.

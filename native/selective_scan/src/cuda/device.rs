@@ -35,7 +35,7 @@ pub struct DeviceInfo {
     pub multiprocessors: usize,
 }
 
-/// Where a kernel was loaded from is remembered by what it was compiled for and its name.
+/// A kernel is remembered by what it was compiled for and its name.
 type KernelKey = (Configuration, &'static CStr);
 
 /// From this version on, the driver also captures launches into graphs that begin before the last has ended: 12.3.
@@ -250,11 +250,15 @@ impl Device {
         }
     }
 
-    /// Loads modules that nobody has asked for before, side by side: what is to be compiled is compiled on several cores. By threads of
+    /// Loads modules that are not there, side by side: what is to be compiled is compiled on several cores. By threads of
     /// its own: calls of others wait for those of the pool.
     pub(super) fn load_new(&self, configurations: impl Iterator<Item = Configuration>) -> Result<(), Error> {
         let known = lock(&self.modules);
-        let new = distinct(configurations.filter(|configuration| !known.contains_key(configuration)));
+        // What another thread is loading is waited for where it is wanted; what has failed is tried again.
+        let is_there =
+            |place: &Arc<Mutex<Option<CUmodule>>>| place.try_lock().map_or(true, |module| module.is_some());
+        let new =
+            distinct(configurations.filter(|configuration| !known.get(configuration).is_some_and(is_there)));
         drop(known);
         // The ordinary case.
         if new.is_empty() {

@@ -7,7 +7,7 @@ use super::device::Device;
 use super::launch::{
     Blocks, Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Properties, Share};
+use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Properties, Share, checkpoint_interval};
 use super::tensor_maps::Maps;
 use crate::{Error, Inputs, Outputs, Problem};
 
@@ -142,7 +142,8 @@ impl Device {
     ) -> Result<(), Error> {
         check_inputs(problem, &inputs)?;
         self.make_current()?;
-        let launcher = Launcher::new(self, stream);
+        // SAFETY: the caller's promise.
+        let launcher = unsafe { Launcher::new(self, stream) };
         let plan = self.properties().forward(problem);
         let alignment = alignment(&inputs, &[outputs.y], &[outputs.final_state, checkpoints]);
         let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
@@ -151,8 +152,9 @@ impl Device {
         arguments.lay_out(&plan.layout, kernels.chunk, kernels.chunks);
         arguments.y = outputs.y;
         arguments.final_state = outputs.final_state.unwrap_or(0);
-        arguments.checkpoint_interval = plan.checkpoint_interval as i64;
-        arguments.checkpoint_count = problem.seq.div_ceil(plan.checkpoint_interval) as i64;
+        let interval = checkpoint_interval(problem);
+        arguments.checkpoint_interval = interval as i64;
+        arguments.checkpoint_count = problem.seq.div_ceil(interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
         let maps_of = |(share, _): &(Share, _)| {

@@ -20,8 +20,8 @@ use crate::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
 /// What the address of every type of element is a multiple of.
 const ALIGNMENT: CUdeviceptr = 8;
 
-/// The number of the device that the `len` bytes at an address lie on; none where they are not, or not all of them,
-/// memory of a device.
+/// The number of the device that the first and the last of the `len` bytes at an address lie on; none where they are not memory of one
+/// device. Whether all between them is one tensor's, the driver cannot say: a tensor may be mapped in pieces.
 pub fn owner(address: CUdeviceptr, len: usize) -> Result<Option<usize>, Error> {
     guarded(|| {
         initialize()?;
@@ -51,7 +51,7 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// Until this returns nobody frees the tensors, and nobody writes to inputs or uses outputs.
+    /// Until this returns nobody frees the tensors, and nobody writes to inputs or uses outputs. Outputs overlap nothing else.
     pub unsafe fn forward_in_place(
         &self,
         problem: &Problem,

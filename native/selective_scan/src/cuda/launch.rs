@@ -126,7 +126,11 @@ pub(super) struct Launcher<'a> {
 }
 
 impl<'a> Launcher<'a> {
-    pub(super) fn new(device: &'a Device, stream: CUstream) -> Self {
+    /// # Safety
+    ///
+    /// What it is given addresses of, as arguments or to be cleared, is as the kernels take it to be, stays valid, and is used by nobody
+    /// else, until the stream has run what is enqueued.
+    pub(super) unsafe fn new(device: &'a Device, stream: CUstream) -> Self {
         Self { device, stream, after_kernel: Cell::new(false) }
     }
 
@@ -192,7 +196,7 @@ impl<'a> Launcher<'a> {
         ];
         // SAFETY: the function belongs to a module of this device that is never unloaded; its parameters are an
         // `Arguments` and, of scan_bulk and scan_relay, `Maps`, of scan_chunks, `Sources`, which the driver copies before it returns (as
-        // many as the function has); the addresses in them are the caller's promise.
+        // many as the function has); what the addresses in them stand for is the promise of who made this.
         unsafe {
             cuLaunchKernelEx(&config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
         }
@@ -201,7 +205,7 @@ impl<'a> Launcher<'a> {
 
     pub(super) fn clear(&self, address: CUdeviceptr, bytes: usize) -> Result<(), Error> {
         self.after_kernel.set(false);
-        // SAFETY: the range lies in the caller's workspace, or is the caller's promise.
+        // SAFETY: the range is the promise of who made this.
         unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }
             .during(|| format!("clearing {bytes} bytes on {}", self.device))
     }
@@ -397,7 +401,8 @@ impl Device {
         bytes: usize,
     ) -> Result<(), Error> {
         self.make_current()?;
-        Launcher::new(self, stream).clear(address, bytes)
+        // SAFETY: the caller's promise.
+        unsafe { Launcher::new(self, stream) }.clear(address, bytes)
     }
 
     /// Compiles and loads what a pass over a problem needs, for operands as an allocator of the driver aligns

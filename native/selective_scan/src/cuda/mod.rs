@@ -17,9 +17,10 @@
 //! h ↦ P·h + q, and P = exp(A·ΣΔ) costs one exponential (where A is complex, or the method bilinear, P is the product
 //! itself). In `time_lanes.cuh`, for short rows, eight lanes of a warp have eight frames each: a thread finds P and q of its
 //! own, the warp scans them, and the thread walks its frames again from what it learns, with the decays that it has kept. A
-//! long row is cut in chunks that are walked side by side: `forward.cu`, compiled for that,
-//! finds q and ΣΔ of every chunk, `prefix.cu` the state at every boundary, and `forward.cu` walks each chunk from there: two
-//! exponentials a frame and state instead of one, on as many times more threads as there are chunks.
+//! long row is cut in chunks that are walked side by side: `chunks.cu`, in tiles that the device copies, or `forward.cu`, compiled
+//! for that, finds q and ΣΔ of every chunk, `prefix.cu` the state at every boundary (of few chunks, each block that at its own), and
+//! `forward.cu` or `bulk.cu` walks each chunk from there: two exponentials a frame and state instead of one, on as many times more
+//! threads as there are chunks.
 //! Where a multiprocessor has one to three blocks of eight channels (a prompt, one long row), `relay.cu` walks a row once: the
 //! warps of a block walk neighbouring tiles from zero, keep the decays in registers, and hand the state on from warp to warp;
 //! each then adds what the state before its tile adds to its outputs, which takes no exponential.

@@ -28,6 +28,11 @@ const BLOCKS_OF_CHUNKS_OF_LONG_WALKS: usize = 4;
 const WARPS_OF_MARKS: usize = 8;
 const WARPS_OF_PREFIX: usize = 4;
 const WARPS_OF_REDUCE: usize = 8;
+/// The columns of a parameter that a block of reduce.cu sums. A pack of components of dB or dC is summed by a thread, or by several where
+/// that would have more parts on their way at a time than this.
+pub(in crate::cuda) const COLUMNS: usize = 32;
+pub(in crate::cuda) const PARTS_AT_ONCE: usize = 8;
+pub(in crate::cuda) const SHARERS_OF_MANY: usize = 4;
 
 /// Bytes of a register.
 const REGISTER_BYTES: usize = 4;
@@ -173,24 +178,29 @@ impl<'a> Configurations<'a> {
         (self.problem.seq_idx && !finds_marks(chunks)).then_some(Configuration { layout, ..Self::NEUTRAL })
     }
 
+    /// A layout with as many states, all in one lane, for kernels that know nothing else of it.
+    fn slots_alone(&self, warps: usize) -> Layout {
+        Layout { states: self.slots(), warps, ..Self::NEUTRAL_LAYOUT }
+    }
+
+    /// A method with the same decays.
+    fn method_of_decays(&self) -> Method {
+        match self.problem.method {
+            Method::Bilinear => Method::Bilinear,
+            _ => Method::Zoh,
+        }
+    }
+
     /// prefix.cu, over the states of chunks or over the adjoints of segments.
     pub fn prefix(&self, adjoints: bool) -> Configuration {
         Configuration {
             program: Program::Prefix,
             element: self.problem.element.state_type(),
             complex: self.problem.complex,
-            method: match self.problem.method {
-                Method::Bilinear => Method::Bilinear,
-                _ => Method::Zoh,
-            },
+            method: self.method_of_decays(),
             seq_idx: self.problem.seq_idx,
             adjoints,
-            layout: Layout {
-                lanes: self.layout.lanes,
-                states: self.layout.states * self.layout.rounds,
-                warps: WARPS_OF_PREFIX,
-                ..Self::NEUTRAL_LAYOUT
-            },
+            layout: self.slots_alone(WARPS_OF_PREFIX),
             ..Self::NEUTRAL
         }
     }
@@ -202,12 +212,7 @@ impl<'a> Configurations<'a> {
             program: Program::Reduce,
             element: self.problem.element,
             complex: self.problem.complex,
-            layout: Layout {
-                lanes: self.layout.lanes,
-                states: self.layout.states,
-                warps: WARPS_OF_REDUCE,
-                ..Self::NEUTRAL_LAYOUT
-            },
+            layout: self.slots_alone(WARPS_OF_REDUCE),
             vector: vector(real_bytes(self.problem), 16, &[width]),
             ..Self::NEUTRAL
         }
@@ -298,9 +303,8 @@ impl<'a> Configurations<'a> {
         let (layout, shared_bytes) = self.properties.copied_chunks(self.problem, self.slots(), chunks)?;
         let walking = self.walking(Program::Chunks);
         let adjoints = chunks == Chunks::OfAdjoints;
-        // Decays are the same for all methods that have them by a sum.
         let (method, coefficients) = match adjoints {
-            true => (Method::Zoh, Coefficients::Exact),
+            true => (self.method_of_decays(), Coefficients::Exact),
             false => (walking.method, walking.coefficients),
         };
         Some(self.that_fit(Configuration {
@@ -429,6 +433,8 @@ impl<'a> Configurations<'a> {
         self.that_fit(Configuration {
             summary: true,
             cut: true,
+            method: self.method_of_decays(),
+            coefficients: Coefficients::Exact,
             b_constant: true,
             vector_b: 1,
             layout: Layout { orders: 1, ..self.layout },

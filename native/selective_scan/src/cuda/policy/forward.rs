@@ -93,8 +93,6 @@ pub struct ForwardPlan {
     pub chunk: usize,
     /// Chunks a row.
     pub chunks: usize,
-    /// Frames from one state to the next that is kept for the backward pass.
-    pub checkpoint_interval: usize,
     /// What bulk.cu walks instead, if the operands are aligned.
     pub bulk: Option<Bulk>,
     /// The layout in which relay.cu walks all rows whole instead, if the operands are aligned.
@@ -566,21 +564,14 @@ impl Properties {
         most_rounds: usize,
     ) -> ForwardPlan {
         if let Some(layout) = self.time_lanes(problem) {
-            return ForwardPlan {
-                layout,
-                chunk: problem.seq,
-                chunks: 1,
-                checkpoint_interval: interval,
-                bulk: None,
-                relay: None,
-            };
+            return ForwardPlan { layout, chunk: problem.seq, chunks: 1, bulk: None, relay: None };
         }
         // With the fewest lanes, and with more, which are more warps for more operations; in chunks, these are warps enough.
         let with_lanes = |least| self.forward_layout(problem, interval, least, false, most_rounds);
         let whole = successors(Some(with_lanes(1)), |layout| {
             Some(with_lanes(2 * layout.lanes)).filter(|more| more.lanes > layout.lanes)
         });
-        let whole = whole.map(|layout| self.in_chunks(problem, layout, problem.seq, interval));
+        let whole = whole.map(|layout| self.in_chunks(problem, layout, problem.seq));
         let cut = self.forward_layout(problem, interval, 1, true, most_rounds);
         // As many as blocks join by themselves, or as the device runs at a time.
         let blocks = problem.batch * blocks(problem, &cut);
@@ -589,7 +580,7 @@ impl Properties {
         let counts = (2..=MOST_JOINED).chain(WAVES.map(of_waves));
         let chunks = counts.filter(|&count| (2..=problem.seq / cut.tile).contains(&count)).map(|count| {
             let chunk = problem.seq.div_ceil(count).next_multiple_of(cut.tile);
-            self.in_chunks(problem, cut, chunk, interval)
+            self.in_chunks(problem, cut, chunk)
         });
         let timed = whole.chain(chunks).map(|plan| (self.forward_clocks(problem, &plan), plan));
         let best = timed.min_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -600,12 +591,11 @@ impl Properties {
     }
 
     /// The pass in chunks of so many frames that are walked in this layout.
-    fn in_chunks(&self, problem: &Problem, layout: Layout, chunk: usize, interval: usize) -> ForwardPlan {
+    fn in_chunks(&self, problem: &Problem, layout: Layout, chunk: usize) -> ForwardPlan {
         ForwardPlan {
             layout,
             chunk,
             chunks: problem.seq.div_ceil(chunk),
-            checkpoint_interval: interval,
             bulk: self.bulk(problem, &layout, chunk),
             relay: None,
         }

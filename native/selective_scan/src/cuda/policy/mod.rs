@@ -12,6 +12,7 @@ use crate::{Coefficients, Method, Problem, Projection};
 pub(super) use backward::checkpoint_interval;
 pub use backward::{BackwardPlan, Piece, StatesPlan};
 pub use configurations::Configurations;
+pub(super) use configurations::{COLUMNS, PARTS_AT_ONCE, SHARERS_OF_MANY};
 pub use forward::{Bulk, ForwardPlan};
 pub(super) use forward::{Share, swizzles_inputs, swizzles_outputs, writes_outputs_once};
 
