@@ -85,7 +85,6 @@ struct Course {
   u32 tile;                        // the tile that is walked next, from the last to the first: TILES are a chunk
   int ready_rows;                  // frames of the tile whose sums of dB and dC the warps have ready; 0 for none
   i64 ready_at;                    // where in db_parts and dc_parts they belong
-  bool walks;                      // whether there is anything to walk
 };
 
 // A tile of a projection, in every order in which there are threads that hold their states (see order_of).
