@@ -8,7 +8,7 @@ export LC_ALL ?= C.UTF-8
 .PHONY: test demo setup lint format ptx gpu-bundle bench-gpu
 
 # The tests: of the Rust crates, of the CUDA kernels without a GPU, of the Elixir library, and of the XLA custom call.
-# That of the NIF has no tests, but with it the library has the features that it was built with: it is not built once more.
+# The NIF's crate has no tests, but beside it the library has the features that it was built with, and is not built once more.
 test: setup
 	cargo test $(CARGO_FLAGS) --release --package selective_scan --package cuda_emulator --package selective_scan_nif
 	bin/kernels-test

@@ -80,8 +80,8 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   end
 
   @doc """
-  Raises where what is no state is complex, where anything but `a` is beside a real `a`, or where a complex `a` has another rank
-  than 2. With its trailing 2, a complex {dim} would pass for a real {dim, 2}, a complex {batch, seq, state} for a real {batch,
+  Raises where what is no state is complex, where anything is beside a real `a`, or where a complex `a` has another rank than 2.
+  With its trailing 2, a complex {dim} would pass for a real {dim, 2}, a complex {batch, seq, state} for a real {batch,
   seq, groups, state}, and a complex {batch, seq} for a real {batch, seq, 2}.
   """
   def real!(form, tensors) do
@@ -92,10 +92,9 @@ defmodule ExPhil.Native.SelectiveScan.Check do
         wrong!(:a, "have shape {dim, state} where its numbers are of type c#{bits}", shape)
 
       %{type: {class, _bits}, shape: {_dim, _state}} when class != :c ->
-        state = if form == :step, do: :state, else: :initial_state
-        for name <- [:b, :c], do: real!(name, tensors[name], " where a is real")
-        real!(state, tensors[:initial_state], " where a is real")
-        for name <- [:dfinal_state, :boundary_states], do: real!(name, tensors[name], " where a is real")
+        for name <- [:b, :c, :initial_state, :dfinal_state, :boundary_states] do
+          real!(called(name, form), tensors[name], " where a is real")
+        end
 
       _complex ->
         :ok
@@ -127,12 +126,11 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     :ok
   end
 
+  defp in_order(form, specs), do: for(name <- @order, spec = specs[name], do: {called(name, form), spec})
+
   # The state of a step is an argument of its own.
-  defp in_order(form, specs) do
-    for name <- @order, spec = specs[name] do
-      {if({form, name} == {:step, :initial_state}, do: :state, else: name), spec}
-    end
-  end
+  defp called(:initial_state, :step), do: :state
+  defp called(name, _form), do: name
 
   @doc "Raises where no tensor of a scan can have the type; which one this can have, depends on that of `x`."
   def element!(:seq_idx, type) when type not in [{:s, 32} | @numbers],
