@@ -367,21 +367,28 @@ fn the_backward_pass_takes_a_tenth_of_its_inputs() {
 fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
     let lengths = || (1..=130).chain([197, 1000, 1024, 2047, 2048, 2500, 4096, 65_536]);
     let of_lengths = |problem: Problem| lengths().map(move |seq| Problem { seq, ..problem.clone() });
-    let mut begins = [0; 2];
+    let (mut begins, mut borrow) = ([0; 2], [0; 2]);
     for architecture in [75, 86, 90] {
         for problem in problems().into_iter().flat_map(of_lengths) {
             let seq = problem.seq;
-            let plan = device(architecture).backward(&problem);
+            let plan = device(architecture).backward(&problem, true);
             let (tile, of_tiles) = (plan.layout.tile, plan.tiles() * plan.layout.tile);
             assert!(of_tiles == plan.chunk || plan.chunks == 1 && of_tiles >= seq, "{problem:?}: {plan:?}");
             assert!(plan.segments == 1 || plan.segment.is_multiple_of(tile), "{problem:?}: {plan:?}");
             begins[usize::from(plan.segments > 1 && !plan.segment.is_multiple_of(plan.chunk))] += 1;
+            borrow[usize::from(plan.da_borrows)] += 1;
+            assert!(!plan.da_borrows || plan.hands_on(), "{problem:?}: {plan:?}");
             for piece in plan.pieces(&problem, true, true) {
                 assert!(piece.first.is_multiple_of(tile), "{problem:?}: {piece:?} of {plan:?}");
+                // Elsewhere sums of dB and dC lie where those of dA do.
+                let apart = !plan.da_borrows || piece.in_gradients || piece.first == 0;
+                assert!(apart, "{problem:?}: {piece:?} of {plan:?}");
             }
+            assert!(!device(architecture).backward(&problem, false).da_borrows, "{problem:?}");
         }
     }
     assert!(!begins.contains(&0), "segments begin with chunks, or within some: {begins:?}");
+    assert!(!borrow.contains(&0), "sums of dA borrow their room, or have their own: {borrow:?}");
 }
 
 /// The version of a driver of CUDA 13.0.

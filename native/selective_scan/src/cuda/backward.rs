@@ -9,7 +9,7 @@ use super::launch::{
     checkpoints_of, walking_blocks,
 };
 use super::policy::{
-    Alignment, BackwardPlan, COLUMNS, Chunks, Configurations, Layout, PARTS_AT_ONCE, Piece, Properties,
+    Alignment, BackwardPlan, Chunks, Configurations, Layout, PARTS_AT_ONCE, Piece, Properties, ROW_THREADS,
     SHARERS_OF_MANY, StatesPlan,
 };
 use super::tensor_maps::Maps;
@@ -136,18 +136,18 @@ impl BackwardKernels<Kernel> {
         let packs = rows * varying.iter().sum::<usize>() * components / self.vector;
         let is_many = |groups: &usize| plan.contributions(problem) / groups > PARTS_AT_ONCE;
         let sharers = if varying.iter().any(is_many) { SHARERS_OF_MANY } else { 1 };
-        let others = [
-            arguments.db_constant_parts,
-            arguments.dc_constant_parts,
-            arguments.dd_parts,
-            arguments.ddt_bias_parts,
-        ];
-        let parameters = 1 + others.into_iter().filter(|&parts| parts != 0).count();
-        let columns = (problem.dim * components).div_ceil(COLUMNS);
+        let of_states = [arguments.da_parts, arguments.db_constant_parts, arguments.dc_constant_parts];
+        let of_channels = [arguments.dd_parts, arguments.ddt_bias_parts];
+        let blocks_of = |parts: &[CUdeviceptr], columns: usize, each: usize| {
+            let count = parts.iter().filter(|&&parts| parts != 0).count();
+            count * columns.div_ceil(ROW_THREADS * each)
+        };
+        let of_parameters = blocks_of(&of_states, problem.dim * components, self.vector)
+            + blocks_of(&of_channels, problem.dim, 1);
         let with_parameters = piece.first == 0 || arguments.sums_go_on == 0;
         arguments.sharers = sharers as i64;
         let of_projections = (packs * sharers).div_ceil(self.reduce.threads as usize);
-        match of_projections + if with_parameters { parameters * columns } else { 0 } {
+        match of_projections + if with_parameters { of_parameters } else { 0 } {
             0 => Ok(()),
             blocks => launcher.launch("reduction", self.reduce, Blocks::in_line(blocks), &arguments),
         }
@@ -183,11 +183,15 @@ impl Arguments {
         self.adjoint_ends = ends;
     }
 
-    /// Sets what a launch covers, and where its sums of dB and dC wait: in the workspace, where they are so far, or in the
-    /// gradients of the frames of their own segment that are walked later.
+    /// Sets what a launch covers, and where its sums wait: those of dB and dC in the workspace, where they are so far, or in the
+    /// gradients of the frames of their own segment that are walked later; those of dA, if they borrow, as [`BackwardPlan`] says.
     fn lay_out_parts(&mut self, problem: &Problem, plan: &BackwardPlan, piece: &Piece) {
         self.piece_first = piece.first as i64;
         self.piece_frames = piece.frames as i64;
+        if plan.da_borrows && piece.first == 0 {
+            // Gradients that are handed on no more: a thread writes where it has read its own.
+            self.da_parts = self.boundary_adjoints;
+        }
         let (size, real) = (problem.element.size(), Sizes::of(problem).real);
         if piece.in_gradients {
             let frame = (problem.dim * size / real) as i64;
@@ -242,7 +246,7 @@ pub(super) fn lay_out_backward(
     let slots = plan.layout.slots();
     let own_states = plan.chunks > 1 && pass == Pass::Backward;
     let together = plan.passes_together(problem, pass == Pass::BackwardFromCheckpoints);
-    arguments.sums_go_on = i32::from(together == 1);
+    arguments.sums_go_on = i32::from(together == 1 && !plan.da_borrows);
     let side_by_side = plan.segments > 1;
     let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
     let edges = problem.batch * plan.segments * problem.dim;
@@ -256,10 +260,11 @@ pub(super) fn lay_out_backward(
     let width = boundary_width(problem, plan);
     arguments.boundary_width = width as i64;
     arguments.lay_out_boundaries(problem, (boundaries, width), adjoints, at);
-    let handed_on = side_by_side || plan.piece < plan.segment;
     let bytes_each = edges * slots * sizes.state;
-    arguments.boundary_adjoints = at.take_if(handed_on, together * bytes_each);
-    arguments.da_parts = at.take(of_states);
+    arguments.boundary_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
+    if !plan.da_borrows {
+        arguments.da_parts = at.take(of_states);
+    }
     arguments.dd_parts = at.take_if(problem.d, parts * sizes.real);
     arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
 
@@ -274,18 +279,24 @@ pub(super) fn lay_out_backward(
     let frames = problem.batch * problem.seq;
     let between = if sizes.directions > 1 { frames * problem.state * sizes.state } else { 0 };
     let constants = problem.dim * problem.state * sizes.state;
-    // The parts and the sums of a projection that varies, and those of one that is constant.
-    let mut sums = |projection: Projection, gradient| match projection.groups() {
-        Some(groups) => {
-            let parts = at.take(rows * contributions * slots * sizes.state);
-            [parts, sizes.sums(gradient, groups * between, at), 0, 0]
-        }
-        None => [0, 0, at.take(of_states), sizes.sums(gradient, constants, at)],
+    let before = at.used;
+    let sums_of_pieces = at.take(0);
+    let mut of_piece = |projection: Projection| {
+        at.take_if(projection.groups().is_some(), rows * contributions * slots * sizes.state)
     };
-    [arguments.db_parts, arguments.db_sum, arguments.db_constant_parts, arguments.db_constant] =
-        sums(problem.b, arguments.db);
-    [arguments.dc_parts, arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] =
-        sums(problem.c, arguments.dc);
+    arguments.db_parts = of_piece(problem.b);
+    arguments.dc_parts = of_piece(problem.c);
+    if plan.da_borrows && plan.has_pieces() {
+        arguments.da_parts = sums_of_pieces;
+        at.take(of_states.saturating_sub(at.used - before));
+    }
+    // The sums of a projection that varies; the parts and the sums of one that is constant.
+    let mut sums = |projection: Projection, gradient| match projection.groups() {
+        Some(groups) => [sizes.sums(gradient, groups * between, at), 0, 0],
+        None => [0, at.take(of_states), sizes.sums(gradient, constants, at)],
+    };
+    [arguments.db_sum, arguments.db_constant_parts, arguments.db_constant] = sums(problem.b, arguments.db);
+    [arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] = sums(problem.c, arguments.dc);
     let packings = packings(problem, plan.chunks, plan.adjoint_chunks(problem), at);
     Workplace { packings, together, bytes_each }
 }
@@ -322,10 +333,11 @@ impl Device {
             Some(_) => Pass::BackwardFromCheckpoints,
             None => Pass::Backward,
         };
-        let plan = self.properties().backward(problem);
         let sequences = [output_gradients.dy, gradients.x, gradients.dt, gradients.z.unwrap_or(0)];
         let states = [output_gradients.dfinal_state, gradients.initial_state, checkpoints];
         let alignment = alignment(&inputs, &sequences, &states);
+        let aligned = alignment.sequences == 16;
+        let plan = self.properties().backward(problem, aligned);
         let kernels = BackwardKernels::wanted(&self.properties(), problem, &plan, pass, alignment)
             .try_map(&mut |wanted| self.kernel(wanted))?;
         let sizes = Sizes::of(problem);
@@ -350,7 +362,6 @@ impl Device {
         arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
         let Workplace { packings, together, bytes_each } =
             lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
-        let aligned = alignment.sequences == 16;
         let in_gradients = plan.adjoints_wait_in_gradients(problem, together, aligned);
 
         let of_walk = |(k, walk): (usize, &Walk)| {

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use sha2::{Digest, Sha256};
 
 use super::arguments::Arguments;
-use super::policy::{COLUMNS, Layout, PARTS_AT_ONCE, SHARERS_OF_MANY};
+use super::policy::{Layout, PARTS_AT_ONCE, ROW_THREADS, SHARERS_OF_MANY};
 use crate::{Coefficients, ElementType, Method};
 
 /// The kernels, one to a source file.
@@ -185,7 +185,7 @@ impl Configuration {
             ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
             ("ARGUMENTS_BYTES", size_of::<Arguments>()),
-            ("COLUMNS", COLUMNS),
+            ("ROW_THREADS", ROW_THREADS),
             ("PARTS_AT_ONCE", PARTS_AT_ONCE),
             ("SHARERS_OF_MANY", SHARERS_OF_MANY),
         ]

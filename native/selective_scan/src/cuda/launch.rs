@@ -22,6 +22,7 @@ use super::driver::During;
 use super::forward::{ForwardKernels, lay_out_forward};
 use super::policy::{
     Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, checkpoint_interval,
+    depends_on_alignment,
 };
 use super::tensor_maps::{Maps, Sources};
 use crate::{Error, Inputs, Problem};
@@ -350,17 +351,21 @@ pub(super) fn alignment(
 impl Properties {
     /// Bytes of device memory that a pass over a problem needs beside its operands.
     pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
-        let mut at = Workspace::new(0);
-        let mut arguments = Arguments::default();
+        let forward = || {
+            let mut at = Workspace::new(0);
+            lay_out_forward(problem, &self.forward(problem), &mut at, &mut Arguments::default());
+            at.used
+        };
+        let backward = |aligned| {
+            let (mut at, plan) = (Workspace::new(0), self.backward(problem, aligned));
+            lay_out_backward(problem, &plan, pass, &mut at, &mut Arguments::default());
+            at.used
+        };
         match pass {
-            Pass::Forward => {
-                lay_out_forward(problem, &self.forward(problem), &mut at, &mut arguments);
-            }
-            _ => {
-                lay_out_backward(problem, &self.backward(problem), pass, &mut at, &mut arguments);
-            }
+            Pass::Forward => forward(),
+            _ if depends_on_alignment(problem) => backward(true).max(backward(false)),
+            _ => backward(true),
         }
-        at.used
     }
 }
 
@@ -442,7 +447,7 @@ fn wanted(properties: &Properties, problem: &Problem, pass: Pass) -> Vec<Wanted>
                 .map(|_| ())
         }
         _ => {
-            let plan = properties.backward(problem);
+            let plan = properties.backward(problem, true);
             let kernels = BackwardKernels::wanted(properties, problem, &plan, pass, Alignment::ALLOCATED);
             kernels.try_map(&mut add).map(|_| ())
         }

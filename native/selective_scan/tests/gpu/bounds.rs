@@ -15,6 +15,8 @@ pub fn backward_takes_a_tenth(workspace_bytes: impl Fn(&Problem) -> usize) {
         problem(2, 2048, 1024, 128),
         block(8, 2048, 512, 16),
         bf16(problem(8, 2048, 1536, 16)),
+        bf16(problem(1, 2048, 512, 16)),
+        block(1, 4096, 1024, 16),
         bf16(block(2, 3000, 1024, 16)),
         f64(problem(2, 2048, 512, 16)),
         Problem { bidirectional: true, ..problem(2, 2048, 1024, 16) },

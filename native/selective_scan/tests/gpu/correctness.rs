@@ -203,6 +203,9 @@ pub fn checkpoints(quick: bool) {
         bf16(problem(1, 2400, 64, 40)),
         f64(Problem { seq_idx: true, ..block(2, 2200, 64, 40) }),
         Problem { b: Projection::Constant, reverse: true, ..block(2, 2200, 64, 40) },
+        // One pass, whose sums of dA lie where gradients and other sums do.
+        bf16(reversed(block(1, 2400, 64, 16))),
+        Problem { c: Projection::Constant, seq_idx: true, ..block(2, 2200, 64, 16) },
     ];
     // Sequences that no cache holds go past it. The emulated device has none.
     let large = [problem(22, 300, 512, 16), Problem { z: true, ..problem(2, 2200, 640, 8) }];

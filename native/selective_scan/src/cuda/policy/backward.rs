@@ -76,6 +76,9 @@ pub struct BackwardPlan {
     pub adjoint_chunk: usize,
     /// Frames of every segment whose sums of dB and dC have room in the workspace.
     pub piece: usize,
+    /// Whether sums of dA have no room of their own, and are reduced with each piece: those of the last lie where its block has found
+    /// the gradients after it, those of others where the last leaves sums of dB and dC, which the others leave in gradients.
+    pub da_borrows: bool,
     /// Rows that a thread block walks in turn.
     pub rows_per_block: usize,
 }
@@ -94,6 +97,22 @@ impl BackwardPlan {
     /// Adjoint chunks a row.
     pub const fn adjoint_chunks(&self, problem: &Problem) -> usize {
         problem.seq.div_ceil(self.adjoint_chunk)
+    }
+
+    /// Whether a segment is walked by several launches.
+    pub const fn has_pieces(&self) -> bool {
+        self.piece < self.segment
+    }
+
+    /// Whether what walks a segment, or a piece of one, is handed the gradient after it.
+    pub const fn hands_on(&self) -> bool {
+        self.segments > 1 || self.has_pieces()
+    }
+
+    /// Whether there is what sums of dA may borrow.
+    fn leaves_room_for_da(&self, problem: &Problem) -> bool {
+        let in_gradients = |piece: Piece| piece.first == 0 || piece.in_gradients;
+        self.hands_on() && self.pieces(problem, true, true).all(in_gradients)
     }
 
     /// How many passes walk a piece one after the other before any walks the next: all, where the forward pass has kept the
@@ -122,6 +141,8 @@ impl BackwardPlan {
         let sums = self.contributions(problem) * self.layout.states_bytes(problem);
         let room = first && has_room_in_gradients(problem, aligned);
         let in_workspace = self.piece;
+        // As many are worth it where sums of dA borrow.
+        let least_in_gradients = in_workspace + usize::from(!self.da_borrows);
         let mut left = segment;
         std::iter::from_fn(move || {
             if left == 0 {
@@ -131,7 +152,7 @@ impl BackwardPlan {
             let unit = if left > chunk { chunk } else { tile };
             let units = left.div_ceil(unit);
             let with_room = if room { units * frame / (frame + sums) } else { 0 };
-            let in_gradients = with_room * unit > in_workspace;
+            let in_gradients = with_room * unit >= least_in_gradients;
             let first = if in_gradients {
                 (units - with_room) * unit
             } else if in_workspace >= chunk {
@@ -283,11 +304,12 @@ impl Properties {
         [4, 2].into_iter().find(|&orders| orders <= most && fits(orders)).unwrap_or(1)
     }
 
-    /// Plans the backward pass: the layout, and the segments that are scanned side by side, which take the least time.
+    /// Plans the backward pass: the layout, and the segments that are scanned side by side, which take the least time. `aligned`: so
+    /// are the gradients of x and dt, which hold other values meanwhile then, as far as there is room.
     ///
     /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
     /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
-    pub fn backward(&self, problem: &Problem) -> BackwardPlan {
+    pub fn backward(&self, problem: &Problem, aligned: bool) -> BackwardPlan {
         let bounded = problem.seq >= BOUNDED_FROM;
         let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
         let chunk = checkpoint_interval(problem);
@@ -303,8 +325,16 @@ impl Properties {
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = StatesPlan::Summaries(self.summary_layout(&own, chunk));
                 let most = self.most_segments(problem, &layout, chunk);
+                // Later passes find the gradients written.
+                let may_borrow = bounded
+                    && has_room_in_gradients(problem, aligned)
+                    && passes(problem, layout.slots()) == 1;
                 for segment in segments(problem.seq, chunk, layout.tile, most) {
-                    let plan = self.deal(problem, layout, states, chunk, segment);
+                    let deal = |da_borrows| self.deal(problem, layout, states, chunk, segment, da_borrows);
+                    let borrowing = may_borrow.then(|| deal(true));
+                    let plan = borrowing
+                        .filter(|plan| plan.leaves_room_for_da(problem))
+                        .unwrap_or_else(|| deal(false));
                     let excess = if bounded {
                         (extra_share(problem, &plan, plan.chunks, 1) - EXTRA_SHARE).max(0.0)
                     } else {
@@ -367,6 +397,7 @@ impl Properties {
         states: StatesPlan,
         chunk: usize,
         segment: usize,
+        da_borrows: bool,
     ) -> BackwardPlan {
         let all_blocks = blocks(problem, &layout);
         let chunks = problem.seq.div_ceil(chunk);
@@ -378,8 +409,8 @@ impl Properties {
         let room = match problem.seq >= BOUNDED_FROM {
             true => {
                 let all = inputs(problem) * problem.batch * problem.seq * problem.dim;
-                let kept =
-                    boundary_bytes(problem, &layout, chunks) + segments * segment_bytes(problem, &layout);
+                let kept = boundary_bytes(problem, &layout, chunks)
+                    + segments * segment_bytes(problem, &layout, da_borrows);
                 ((EXTRA_SHARE * all as f64) as usize).saturating_sub(kept)
             }
             false => SUMS_BYTES,
@@ -408,6 +439,7 @@ impl Properties {
             segments,
             adjoint_chunk: self.adjoint_chunk(problem, &layout, segment, segments),
             piece: piece.min(problem.seq),
+            da_borrows,
             rows_per_block,
         }
     }
@@ -436,11 +468,12 @@ fn segment_counts(chunks: usize, most: usize) -> impl Iterator<Item = usize> {
 /// What the backward pass keeps, as a share of what flows into it: the states at the boundaries of so many chunks, what so many
 /// passes carry, and sums of dB and dC.
 fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: usize) -> f64 {
-    let edges = problem.batch * plan.segments * problem.dim;
+    let edges = problem.batch * plan.segments * problem.dim * plan.layout.states_bytes(problem);
+    let lent = if plan.da_borrows && plan.has_pieces() { edges } else { 0 };
     let extra = boundary_bytes(problem, &plan.layout, chunks)
-        + plan.segments * segment_bytes(problem, &plan.layout)
-        + (passes - 1) * edges * plan.layout.states_bytes(problem)
-        + plan.piece * plan.segments * sums_of_frame(problem, &plan.layout);
+        + plan.segments * segment_bytes(problem, &plan.layout, plan.da_borrows)
+        + (passes - 1) * edges
+        + lent.max(plan.piece * plan.segments * sums_of_frame(problem, &plan.layout));
     extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
 }
 
@@ -504,6 +537,11 @@ pub(in crate::cuda) fn checkpoint_interval(problem: &Problem) -> usize {
     (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
 }
 
+/// Whether the plan may depend on how the gradients of x and dt are aligned.
+pub(in crate::cuda) fn depends_on_alignment(problem: &Problem) -> bool {
+    problem.seq >= BOUNDED_FROM && has_room_in_gradients(problem, true)
+}
+
 /// Whether what is wanted until the gradients of x and dt are written may lie in them.
 fn has_room_in_gradients(problem: &Problem, aligned: bool) -> bool {
     aligned && (problem.dim * problem.element.size()).is_multiple_of(16)
@@ -527,10 +565,11 @@ fn boundary_bytes(problem: &Problem, layout: &Layout, chunks: usize) -> usize {
     if chunks > 1 { problem.batch * chunks * problem.dim * (states + decay) } else { 0 }
 }
 
-/// Bytes of what a segment of every row carries and sums over time.
-fn segment_bytes(problem: &Problem, layout: &Layout) -> usize {
-    let sets = 2 + (2 - varying(problem));
-    problem.batch * problem.dim * (sets * layout.states_bytes(problem) + 2 * real_bytes(problem))
+/// Bytes of what a segment of every row carries and sums over time, where sums of dA borrow their room or have their own.
+fn segment_bytes(problem: &Problem, layout: &Layout, da_borrows: bool) -> usize {
+    let sets = 1 + usize::from(!da_borrows) + (2 - varying(problem));
+    let reals = usize::from(problem.d) + usize::from(problem.dt_bias);
+    problem.batch * problem.dim * (sets * layout.states_bytes(problem) + reals * real_bytes(problem))
 }
 
 #[cfg(test)]

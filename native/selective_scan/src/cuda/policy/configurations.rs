@@ -28,9 +28,9 @@ const BLOCKS_OF_CHUNKS_OF_LONG_WALKS: usize = 4;
 const WARPS_OF_MARKS: usize = 8;
 const WARPS_OF_PREFIX: usize = 4;
 const WARPS_OF_REDUCE: usize = 8;
-/// The columns of a parameter that a block of reduce.cu sums. A pack of components of dB or dC is summed by a thread, or by several where
-/// that would have more parts on their way at a time than this.
-pub(in crate::cuda) const COLUMNS: usize = 32;
+/// Threads of a block of reduce.cu side by side over a row of parameters; others have other rows. A pack of components of dB or dC is summed
+/// by a thread, or by several where that would have more parts on their way at a time than this.
+pub(in crate::cuda) const ROW_THREADS: usize = 32;
 pub(in crate::cuda) const PARTS_AT_ONCE: usize = 8;
 pub(in crate::cuda) const SHARERS_OF_MANY: usize = 4;
 

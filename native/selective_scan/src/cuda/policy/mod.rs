@@ -9,10 +9,10 @@ mod forward;
 use super::arguments::passes;
 use crate::{Coefficients, Method, Problem, Projection};
 
-pub(super) use backward::checkpoint_interval;
 pub use backward::{BackwardPlan, Piece, StatesPlan};
+pub(super) use backward::{checkpoint_interval, depends_on_alignment};
 pub use configurations::Configurations;
-pub(super) use configurations::{COLUMNS, PARTS_AT_ONCE, SHARERS_OF_MANY};
+pub(super) use configurations::{PARTS_AT_ONCE, ROW_THREADS, SHARERS_OF_MANY};
 pub use forward::{Bulk, ForwardPlan};
 pub(super) use forward::{Share, swizzles_inputs, swizzles_outputs, writes_outputs_once};
 
