@@ -21,7 +21,7 @@ use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
-use shapes::{bf16, block, both, f64, packed, problem, reversed};
+use shapes::{bf16, block, borrowing, both, f64, packed, problem, reversed};
 use support::devices::{architectures, device, kernels, walks_forward};
 use support::nvrtc::compiler;
 use support::packing::compress;
@@ -377,7 +377,9 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
             assert!(plan.segments == 1 || plan.segment.is_multiple_of(tile), "{problem:?}: {plan:?}");
             begins[usize::from(plan.segments > 1 && !plan.segment.is_multiple_of(plan.chunk))] += 1;
             borrow[usize::from(plan.da_borrows)] += 1;
-            assert!(!plan.da_borrows || plan.hands_on(), "{problem:?}: {plan:?}");
+            // What is borrowed lies as sums of dA do: one set for each row and segment.
+            let is_alike = plan.rows_per_block == 1 && problem.state <= plan.layout.slots();
+            assert!(!plan.da_borrows || is_alike && plan.hands_on(), "{problem:?}: {plan:?}");
             for piece in plan.pieces(&problem, true, true) {
                 assert!(piece.first.is_multiple_of(tile), "{problem:?}: {piece:?} of {plan:?}");
                 // Elsewhere sums of dB and dC lie where those of dA do.
@@ -389,6 +391,18 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
     }
     assert!(!begins.contains(&0), "segments begin with chunks, or within some: {begins:?}");
     assert!(!borrow.contains(&0), "sums of dA borrow their room, or have their own: {borrow:?}");
+}
+
+#[test]
+fn problems_that_are_to_borrow_do() {
+    let ends_early = borrowing().into_iter().map(|problem| {
+        let plan = device(90).backward(&problem, true);
+        assert!(plan.da_borrows && plan.has_pieces(), "{problem:?}: {plan:?}");
+        let latest = plan.pieces(&problem, true, true).next().expect("a piece");
+        plan.segment * (plan.segments - 1) + latest.first >= problem.seq
+    });
+    let ends_early: Vec<_> = ends_early.collect();
+    assert!(ends_early.contains(&true) && ends_early.contains(&false), "{ends_early:?}");
 }
 
 /// The version of a driver of CUDA 13.0.

@@ -22,19 +22,27 @@ fn guard() -> usize {
 /// Device memory, freed when dropped.
 pub struct Memory {
     pub address: CUdeviceptr,
+    /// Where it was allocated.
+    base: CUdeviceptr,
     len: usize,
 }
 
 impl Memory {
     /// Poisoned memory, so that what is not written shows.
     pub fn new(len: usize) -> Self {
+        Self::shifted(len, 0)
+    }
+
+    /// The same, so many bytes after where the allocator would have it begin.
+    fn shifted(len: usize, by: usize) -> Self {
+        let whole = by + len + guard();
         // SAFETY: the context is current; the range is the one just allocated.
         unsafe {
-            let address = result::malloc_sync(len + guard()).unwrap();
-            result::memset_d8_sync(address, 0xff, len + guard()).unwrap();
+            let base = result::malloc_sync(whole).unwrap();
+            result::memset_d8_sync(base, 0xff, whole).unwrap();
             // A device that is busy may do that later, after what a stream of ours has written there.
             result::stream::synchronize(std::ptr::null_mut()).unwrap();
-            Self { address, len }
+            Self { address: base + by as CUdeviceptr, base, len }
         }
     }
 
@@ -59,7 +67,7 @@ impl Drop for Memory {
         // SAFETY: the memory is ours, has the guard behind it, and is idle: tests wait for their streams.
         let copied = unsafe {
             let copied = result::memcpy_dtoh_sync(&mut behind, self.address + self.len as CUdeviceptr);
-            result::free_sync(self.address).and(copied)
+            result::free_sync(self.base).and(copied)
         };
         if std::thread::panicking() {
             return;
@@ -84,18 +92,24 @@ pub struct OnDevice {
 
 impl OnDevice {
     pub fn new(case: Case) -> Self {
+        Self::shifted(case, 0)
+    }
+
+    /// With the gradients of x and dt so many bytes after where an allocator would have them begin.
+    pub fn shifted(case: Case, by: usize) -> Self {
         // Makes the context current in this thread.
         device().host_buffer(1).unwrap();
         let problem = &case.problem;
         let bytes = |name: &str| Memory::new(problem.bytes(name));
+        let shifted = |name: &str| Memory::shifted(problem.bytes(name), by);
         let workspace = |pass| Memory::new(device().workspace_bytes(problem, pass));
         Self {
             inputs: case.inputs().map(|_, bytes| Memory::of(bytes)),
             output_gradients: case.gradients().map(|_, bytes| Memory::of(bytes)),
             outputs: Outputs { y: bytes("y"), final_state: Some(bytes("final_state")) },
             gradients: Gradients {
-                x: bytes("x"),
-                dt: bytes("dt"),
+                x: shifted("x"),
+                dt: shifted("dt"),
                 a: bytes("a"),
                 b: bytes("b"),
                 c: bytes("c"),

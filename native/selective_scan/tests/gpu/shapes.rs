@@ -33,6 +33,18 @@ pub fn block(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
     Problem { d: true, z: true, dt_bias: true, dt_softplus: true, ..problem(batch, seq, dim, state) }
 }
 
+/// Problems in one pass, whose sums of dA an H200 has in room that it borrows, over several pieces. Of some the last segment ends before
+/// the piece of the others that is walked first.
+pub fn borrowing() -> Vec<Problem> {
+    vec![
+        problem(1, 2056, 64, 8),
+        bf16(reversed(block(1, 2400, 64, 16))),
+        Problem { c: Projection::Constant, seq_idx: true, ..block(2, 2200, 64, 16) },
+        f64(block(1, 2400, 64, 12)),
+        Problem { complex: true, ..block(1, 2400, 64, 8) },
+    ]
+}
+
 /// The same by another method.
 pub fn by(method: Method, problem: Problem) -> Problem {
     Problem { method, ..problem }
