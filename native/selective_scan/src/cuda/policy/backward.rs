@@ -111,8 +111,8 @@ impl BackwardPlan {
 
     /// Whether there is what sums of dA may borrow.
     fn leaves_room_for_da(&self, problem: &Problem) -> bool {
-        let leaves_workspace = |piece: Piece| piece.first == 0 || piece.in_gradients;
-        self.hands_on() && self.pieces(problem, true, true).all(leaves_workspace)
+        let in_gradients = |piece: Piece| piece.first == 0 || piece.in_gradients;
+        self.hands_on() && self.pieces(problem, true, true).all(in_gradients)
     }
 
     /// How many passes walk a piece one after the other before any walks the next: all, where the forward pass has kept the
@@ -305,7 +305,7 @@ impl Properties {
     }
 
     /// Plans the backward pass: the layout, and the segments that are scanned side by side, which take the least time. `aligned`: so
-    /// are all sequences, and the gradients of x and dt hold other values meanwhile, as far as there is room.
+    /// are the gradients of x and dt, which hold other values meanwhile then, as far as there is room.
     ///
     /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
     /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
@@ -325,8 +325,10 @@ impl Properties {
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = StatesPlan::Summaries(self.summary_layout(&own, chunk));
                 let most = self.most_segments(problem, &layout, chunk);
-                let may_borrow =
-                    aligned && depends_on_alignment(problem) && !has_several_passes(problem, &layout);
+                // Later passes find the gradients written.
+                let may_borrow = bounded
+                    && has_room_in_gradients(problem, aligned)
+                    && passes(problem, layout.slots()) == 1;
                 for segment in segments(problem.seq, chunk, layout.tile, most) {
                     let deal = |da_borrows| self.deal(problem, layout, states, chunk, segment, da_borrows);
                     let borrowing = may_borrow.then(|| deal(true));
@@ -535,10 +537,9 @@ pub(in crate::cuda) fn checkpoint_interval(problem: &Problem) -> usize {
     (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
 }
 
-/// Whether the plan may depend on how sequences are aligned: where sums of dA may borrow. Later passes find the gradients written.
+/// Whether the plan may depend on how the gradients of x and dt are aligned.
 pub(in crate::cuda) fn depends_on_alignment(problem: &Problem) -> bool {
-    let is_one_pass = !problem.bidirectional && problem.state <= slots_of_pass(problem);
-    problem.seq >= BOUNDED_FROM && is_one_pass && has_room_in_gradients(problem, true)
+    problem.seq >= BOUNDED_FROM && has_room_in_gradients(problem, true)
 }
 
 /// Whether what is wanted until the gradients of x and dt are written may lie in them.
