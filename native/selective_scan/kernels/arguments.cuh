@@ -53,7 +53,7 @@ struct Arguments {
   Real* dc_parts;            // the same of C
   Real* db_sum;              // dB of one direction while the other is missing; so dc_sum
   Real* dc_sum;
-  State* da_parts;           // {row blocks, segments, dim, SLOTS}
+  State* da_parts;           // {row blocks, segments, dim, SLOTS}, which of the last piece may be boundary_adjoints
   State* db_constant_parts;  // the same of constant B
   State* dc_constant_parts;  // the same of constant C
   Real* dd_parts;            // {row blocks, segments, dim}

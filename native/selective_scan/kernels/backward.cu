@@ -319,7 +319,8 @@ __device__ __forceinline__ const Real* sums_of_da(const Warp& warp) {
 #endif
 }
 
-// What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has left its sums there.
+// What is summed over time, and later over rows and segments by reduce.cu. `accumulate`: a later piece has left its sums there. Of dA
+// a thread may write, at the end of a segment's last piece, where it has read its own gradients in load_adjoints.
 __device__ __forceinline__ void end_block(const Thread& thread, const Shared& shared, const Arguments& args, const Course& course,
                                           bool accumulate) {
   if (thread.part > 0) return;

@@ -1,8 +1,9 @@
-//! What kernels are told, and the memory they hand on to one another.
+//! What kernels are told.
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::policy::{Layout, Units, decay_by_sum, finds_marks};
+use super::policy::{Layout, Units};
+use super::workspace::Packing;
 use crate::{ElementType, Inputs, Problem, Projection};
 
 /// `Arguments` of arguments.cuh, field by field; addresses are 0 where there is none.
@@ -147,23 +148,6 @@ impl Arguments {
         self.boundary_width = layout.slots() as i64;
     }
 
-    /// Sets where the states at so many boundaries of chunks lie, and the decays that lead to them or, after these have been
-    /// found, to the gradients at boundaries: of so many sums of Δ, or so many products of decays.
-    pub(super) fn lay_out_boundaries(
-        &mut self,
-        problem: &Problem,
-        (chunks, slots): (usize, usize),
-        (delta_sums, decays): (usize, usize),
-        at: &mut Workspace,
-    ) {
-        let sizes = Sizes::of(problem);
-        let by_sum = decay_by_sum(problem);
-        let states = chunks * slots * sizes.state;
-        self.boundary_states = at.take(states);
-        self.delta_sums = at.take_if(by_sum, chunks.max(delta_sums) * sizes.real);
-        self.decays = at.take_if(!by_sum, states.max(decays * sizes.state));
-    }
-
     /// Sets how channels are dealt to the blocks of a walk in this layout.
     pub(super) fn deal(&mut self, problem: &Problem, layout: &Layout) {
         let Units { unit, blocks } = Units::of(problem, layout);
@@ -171,38 +155,6 @@ impl Arguments {
         self.units = self.dim / self.unit;
         self.blocks_per_unit = blocks as i64;
     }
-}
-
-/// Hands out a workspace piece by piece; from address 0, it only measures.
-pub(super) struct Workspace {
-    base: CUdeviceptr,
-    pub(super) used: usize,
-}
-
-impl Workspace {
-    const ALIGNMENT: usize = 256;
-
-    pub(super) fn new(base: CUdeviceptr) -> Self {
-        Self { base, used: 0 }
-    }
-
-    pub(super) fn take(&mut self, bytes: usize) -> CUdeviceptr {
-        let address = self.base + self.used as CUdeviceptr;
-        self.used += bytes.next_multiple_of(Self::ALIGNMENT);
-        address
-    }
-
-    pub(super) fn take_if(&mut self, wanted: bool, bytes: usize) -> CUdeviceptr {
-        if wanted { self.take(bytes) } else { 0 }
-    }
-}
-
-/// Marks of packed rows, for each direction of a problem.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Packing {
-    pub(super) marks: CUdeviceptr,
-    pub(super) chunk_resets: CUdeviceptr,
-    pub(super) adjoint_resets: CUdeviceptr,
 }
 
 /// Shapes and sizes that both passes reckon with.
@@ -224,27 +176,6 @@ impl Sizes {
             exact: matches!(problem.element, ElementType::F32 | ElementType::F64),
         }
     }
-
-    /// Where sums gather that end in `output`: there, or in so many bytes of the workspace where it is rounded.
-    pub(super) fn sums(&self, output: CUdeviceptr, bytes: usize, at: &mut Workspace) -> CUdeviceptr {
-        if self.exact { output } else { at.take_if(bytes > 0, bytes) }
-    }
-}
-
-/// Room for the marks of rows of so many chunks, where the kernels do not find them by themselves.
-pub(super) fn packings(
-    problem: &Problem,
-    chunks: usize,
-    adjoint_chunks: usize,
-    at: &mut Workspace,
-) -> [Packing; 2] {
-    let mut packing = |wanted: bool| Packing {
-        marks: at.take_if(wanted, problem.batch * problem.seq),
-        chunk_resets: at.take_if(wanted && chunks > 1, problem.batch * chunks),
-        adjoint_resets: at.take_if(wanted && adjoint_chunks > 1, problem.batch * adjoint_chunks),
-    };
-    let wanted = problem.seq_idx && !finds_marks(chunks);
-    [packing(wanted), packing(wanted && problem.bidirectional)]
 }
 
 /// One walk over time: a direction and a range of states.
@@ -293,12 +224,16 @@ impl Arguments {
 
     /// The same with adjoint chunks for chunks.
     pub(super) fn over_adjoint_chunks(&self) -> Self {
-        // As what they add is kept in a gradient, so are their decays.
-        let decays = if self.adjoint_ends == self.dx { self.ddt } else { self.decays };
+        // As what they add is kept in a gradient, so are their decays, or the sums of Δ that say these.
+        let (delta_sums, decays) = match self.adjoint_ends == self.dx {
+            true => (self.ddt, self.ddt),
+            false => (self.delta_sums, self.decays),
+        };
         Self {
             chunk: self.adjoint_chunk,
             chunks: self.adjoint_chunks,
             chunk_resets: self.adjoint_resets,
+            delta_sums,
             decays,
             ..*self
         }

@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::arguments::{Arguments, Packing, Sizes, Walk, Workspace, packings, passes, walks};
+use super::arguments::{Arguments, Sizes, Walk, walks};
 use super::device::Device;
 use super::launch::{
     Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, check_inputs, check_presence,
@@ -13,6 +13,7 @@ use super::policy::{
     SHARERS_OF_MANY, StatesPlan,
 };
 use super::tensor_maps::Maps;
+use super::workspace::{Workplace, Workspace, lay_out_backward};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// What finds the states at the boundaries of chunks from the inputs.
@@ -218,89 +219,6 @@ impl Arguments {
     }
 }
 
-/// States of a row of those at the boundaries.
-fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
-    match plan.states {
-        StatesPlan::Forward { .. } => problem.state,
-        StatesPlan::Summaries(layout) => layout.slots(),
-    }
-}
-
-/// What lies in the workspace, beside what the arguments say.
-pub(super) struct Workplace {
-    packings: [Packing; 2],
-    /// Passes that walk a piece one after the other, each with so many bytes of gradients at the edges of its own.
-    together: usize,
-    bytes_each: usize,
-}
-
-/// Sets the addresses of what the backward pass carries from kernel to kernel.
-pub(super) fn lay_out_backward(
-    problem: &Problem,
-    plan: &BackwardPlan,
-    pass: Pass,
-    at: &mut Workspace,
-    arguments: &mut Arguments,
-) -> Workplace {
-    let sizes = Sizes::of(problem);
-    let slots = plan.layout.slots();
-    let own_states = plan.chunks > 1 && pass == Pass::Backward;
-    let together = plan.passes_together(problem, pass == Pass::BackwardFromCheckpoints);
-    arguments.sums_go_on = i32::from(together == 1 && !plan.da_borrows);
-    let side_by_side = plan.segments > 1;
-    let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
-    let edges = problem.batch * plan.segments * problem.dim;
-    let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
-    let of_states = parts * slots * sizes.state;
-
-    let adjoints = match side_by_side {
-        true => (problem.batch * plan.adjoint_chunks(problem) * problem.dim, edges * slots),
-        false => (0, 0),
-    };
-    let width = boundary_width(problem, plan);
-    arguments.boundary_width = width as i64;
-    arguments.lay_out_boundaries(problem, (boundaries, width), adjoints, at);
-    let bytes_each = edges * slots * sizes.state;
-    arguments.boundary_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
-    if !plan.da_borrows {
-        arguments.da_parts = at.take(of_states);
-    }
-    arguments.dd_parts = at.take_if(problem.d, parts * sizes.real);
-    arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
-
-    let several = passes(problem, slots) > 1;
-    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
-    arguments.dx_sum = sizes.sums(arguments.dx, sequence, at);
-    arguments.ddt_sum = sizes.sums(arguments.ddt, sequence, at);
-    arguments.dz_sum = sizes.sums(arguments.dz, if problem.z { sequence } else { 0 }, at);
-
-    let contributions = plan.contributions(problem);
-    let rows = problem.batch * plan.segments * plan.piece;
-    let frames = problem.batch * problem.seq;
-    let between = if sizes.directions > 1 { frames * problem.state * sizes.state } else { 0 };
-    let constants = problem.dim * problem.state * sizes.state;
-    let before = at.used;
-    let sums_of_pieces = at.take(0);
-    let mut of_piece = |projection: Projection| {
-        at.take_if(projection.groups().is_some(), rows * contributions * slots * sizes.state)
-    };
-    arguments.db_parts = of_piece(problem.b);
-    arguments.dc_parts = of_piece(problem.c);
-    if plan.da_borrows && plan.has_pieces() {
-        arguments.da_parts = sums_of_pieces;
-        at.take(of_states.saturating_sub(at.used - before));
-    }
-    // The sums of a projection that varies; the parts and the sums of one that is constant.
-    let mut sums = |projection: Projection, gradient| match projection.groups() {
-        Some(groups) => [sizes.sums(gradient, groups * between, at), 0, 0],
-        None => [0, at.take(of_states), sizes.sums(gradient, constants, at)],
-    };
-    [arguments.db_sum, arguments.db_constant_parts, arguments.db_constant] = sums(problem.b, arguments.db);
-    [arguments.dc_sum, arguments.dc_constant_parts, arguments.dc_constant] = sums(problem.c, arguments.dc);
-    let packings = packings(problem, plan.chunks, plan.adjoint_chunks(problem), at);
-    Workplace { packings, together, bytes_each }
-}
-
 impl Device {
     /// Enqueues the backward pass on a stream of this device's primary context, without waiting. `checkpoints` are
     /// those of the forward pass over the same problem and inputs, where it kept them.
@@ -360,8 +278,11 @@ impl Device {
         arguments.dz = gradients.z.unwrap_or(0);
         arguments.ddt_bias = gradients.dt_bias.unwrap_or(0);
         arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
-        let Workplace { packings, together, bytes_each } =
-            lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
+        let together = plan.passes_together(problem, checkpoints.is_some());
+        arguments.sums_go_on = i32::from(together == 1 && !plan.da_borrows);
+        let mut at = Workspace::new(workspace);
+        let Workplace { packings, bytes_each, .. } =
+            lay_out_backward(problem, &plan, (pass, together), &mut at, &mut arguments);
         let in_gradients = plan.adjoints_wait_in_gradients(problem, together, aligned);
 
         let of_walk = |(k, walk): (usize, &Walk)| {

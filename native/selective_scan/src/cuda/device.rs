@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::fmt;
+use std::num::NonZero;
 use std::sync::{Arc, Mutex, RwLock};
-use std::thread::Builder;
+use std::thread::{Builder, available_parallelism};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{
@@ -264,17 +265,19 @@ impl Device {
         if new.is_empty() {
             return Ok(());
         }
-        let load = |configuration| {
+        // More threads than processors would take turns, and the longest kernel, which is wanted first, would be the last to be there.
+        let helpers = available_parallelism().map_or(1, NonZero::get).min(new.len()) - 1;
+        let queue = Mutex::new(new.iter());
+        let next = || lock(&queue).next();
+        let load = || {
             self.make_current()?;
-            self.module(configuration).map(|_| ())
+            std::iter::from_fn(next).try_for_each(|configuration| self.module(configuration).map(|_| ()))
         };
         std::thread::scope(|scope| {
-            let start = |configuration| Builder::new().spawn_scoped(scope, move || load(configuration));
-            // The first is left to this thread, and those that the system has no thread for.
-            let (first, others) = new.split_first().expect("there are some");
-            let started: Vec<_> =
-                others.iter().map_while(|configuration| start(configuration).ok()).collect();
-            let own = std::iter::once(first).chain(&others[started.len()..]).try_for_each(load);
+            // What the system has no thread for is left to the others, and to this one.
+            let start = |_| Builder::new().spawn_scoped(scope, load).ok();
+            let started: Vec<_> = (0..helpers).map_while(start).collect();
+            let own = load();
             let ends = started.into_iter().map(|thread| thread.join());
             ends.map(|end| end.unwrap_or_else(|panic| Err(Error::of_panic(&*panic)))).fold(own, Result::and)
         })

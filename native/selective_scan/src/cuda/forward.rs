@@ -2,13 +2,14 @@
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::arguments::{Arguments, Packing, Sizes, Workspace, packings, passes, walks};
+use super::arguments::{Arguments, Sizes, walks};
 use super::device::Device;
 use super::launch::{
     Blocks, Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
 use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Properties, Share, checkpoint_interval};
 use super::tensor_maps::Maps;
+use super::workspace::{Workspace, lay_out_forward};
 use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels<K> {
@@ -101,23 +102,6 @@ impl Direction<Wanted> {
             boundaries: self.boundaries.map(|boundaries| boundaries.try_map(f)).transpose()?,
         })
     }
-}
-
-/// Sets the addresses of what the forward pass carries from kernel to kernel.
-pub(super) fn lay_out_forward(
-    problem: &Problem,
-    plan: &ForwardPlan,
-    at: &mut Workspace,
-    arguments: &mut Arguments,
-) -> [Packing; 2] {
-    let sizes = Sizes::of(problem);
-    let slots = plan.layout.slots();
-    let boundaries = if plan.chunks > 1 { problem.batch * plan.chunks * problem.dim } else { 0 };
-    arguments.lay_out_boundaries(problem, (boundaries, slots), (0, 0), at);
-    let several = passes(problem, slots) > 1;
-    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
-    arguments.y_sum = sizes.sums(arguments.y, sequence, at);
-    packings(problem, plan.chunks, 1, at)
 }
 
 impl Device {

@@ -14,17 +14,18 @@ use cudarc::driver::sys::{
     CUstream, cuLaunchKernelEx,
 };
 
-use super::arguments::{Arguments, Packing, Sizes, Walk, Workspace, walks};
-use super::backward::{BackwardKernels, lay_out_backward};
+use super::arguments::{Arguments, Sizes, Walk, walks};
+use super::backward::BackwardKernels;
 use super::compile::{Configuration, distinct};
 use super::device::Device;
 use super::driver::During;
-use super::forward::{ForwardKernels, lay_out_forward};
+use super::forward::ForwardKernels;
 use super::policy::{
     Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, checkpoint_interval,
     depends_on_alignment,
 };
 use super::tensor_maps::{Maps, Sources};
+use super::workspace::{Packing, Workspace, lay_out_backward, lay_out_forward};
 use crate::{Error, Inputs, Problem};
 
 /// What is to be run, as far as memory and kernels depend on it.
@@ -351,18 +352,19 @@ pub(super) fn alignment(
 impl Properties {
     /// Bytes of device memory that a pass over a problem needs beside its operands.
     pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
-        let forward = || {
+        let (mut at, mut arguments) = (Workspace::new(0), Arguments::default());
+        let mut backward = |aligned| {
             let mut at = Workspace::new(0);
-            lay_out_forward(problem, &self.forward(problem), &mut at, &mut Arguments::default());
-            at.used
-        };
-        let backward = |aligned| {
-            let (mut at, plan) = (Workspace::new(0), self.backward(problem, aligned));
-            lay_out_backward(problem, &plan, pass, &mut at, &mut Arguments::default());
-            at.used
+            let plan = self.backward(problem, aligned);
+            let together = plan.passes_together(problem, pass == Pass::BackwardFromCheckpoints);
+            lay_out_backward(problem, &plan, (pass, together), &mut at, &mut arguments);
+            at.used()
         };
         match pass {
-            Pass::Forward => forward(),
+            Pass::Forward => {
+                lay_out_forward(problem, &self.forward(problem), &mut at, &mut arguments);
+                at.used()
+            }
             _ if depends_on_alignment(problem) => backward(true).max(backward(false)),
             _ => backward(true),
         }

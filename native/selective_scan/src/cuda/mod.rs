@@ -36,8 +36,7 @@
 //! they begin with. dB and dC are sums over channels: over two in a thread's registers, over those of a warp and of a block
 //! in shared memory, over the blocks by `reduce.cu`. So that few of these sums wait, segments are launched a piece at a
 //! time from their ends, each followed by its reduction. `policy` chooses chunks, segments and
-//! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Sequences of 2 bytes an element
-//! are half as large and their sums are not: there this holds from about a thousand channels on, and where there are
+//! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Of 2 bytes an element, where there are
 //! several passes, the sums of dx, ddt and dz between the passes come on top.) Every sum has a
 //! fixed order, so a call gives the same bits each time on the same device: where several passes add to one element in memory,
 //! each does so once, after those before it have ended.
@@ -75,6 +74,7 @@ mod host;
 mod in_place;
 mod launch;
 mod tensor_maps;
+mod workspace;
 
 pub use buffers::PinnedBuffer;
 pub use cudarc::driver::sys::{CUdeviceptr, CUstream};

@@ -21,6 +21,7 @@ pub fn backward_takes_a_tenth(workspace_bytes: impl Fn(&Problem) -> usize) {
         f64(problem(2, 2048, 512, 16)),
         Problem { bidirectional: true, ..problem(2, 2048, 1024, 16) },
         Problem { seq_idx: true, ..problem(2, 2048, 1024, 16) },
+        Problem { seq_idx: true, ..bf16(problem(1, 4798, 305, 16)) },
         Problem { b: Projection::Constant, c: Projection::Constant, ..problem(2, 2048, 1024, 16) },
         Problem { b: Projection::PerFrame { groups: 8 }, ..problem(2, 2048, 1024, 16) },
     ];

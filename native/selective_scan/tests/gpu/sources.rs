@@ -58,6 +58,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "src/cuda/policy/forward.rs",
     "src/cuda/policy/mod.rs",
     "src/cuda/tensor_maps.rs",
+    "src/cuda/workspace.rs",
 ];
 
 /// SHA-256 of the contents of all sources, one after the other.

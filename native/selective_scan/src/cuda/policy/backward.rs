@@ -1,5 +1,6 @@
 //! The plan of the backward pass.
 
+use std::cell::RefCell;
 use std::iter::successors;
 
 use super::configurations::threads_wanted;
@@ -10,13 +11,15 @@ use super::{
 };
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
+use crate::cuda::launch::Pass;
+use crate::cuda::workspace::carried_backward;
 use crate::{Method, Problem};
 
 /// From here on the backward pass keeps its memory under a tenth of its inputs.
 const BOUNDED_FROM: usize = 2048;
-/// Shares of the inputs that states at the boundaries of chunks take at most, and all that the backward pass keeps.
+/// Shares of the sequences among these that states at the boundaries of chunks take at most, and all that is carried.
 const BOUNDARY_SHARE: f64 = 0.0595;
-const EXTRA_SHARE: f64 = 0.096;
+const CARRIED_SHARE: f64 = 0.1;
 /// Where memory is not bounded: sums of dB and dC of a launch at most. They stay in an H200's cache; where a cache is smaller they
 /// pass through memory, which takes less time than so many more launches would.
 const SUMS_BYTES: usize = 48 << 20;
@@ -111,8 +114,8 @@ impl BackwardPlan {
 
     /// Whether there is what sums of dA may borrow.
     fn leaves_room_for_da(&self, problem: &Problem) -> bool {
-        let in_gradients = |piece: Piece| piece.first == 0 || piece.in_gradients;
-        self.hands_on() && self.pieces(problem, true, true).all(in_gradients)
+        let leaves_workspace = |piece: Piece| piece.first == 0 || piece.in_gradients;
+        self.hands_on() && self.pieces(problem, true, true).all(leaves_workspace)
     }
 
     /// How many passes walk a piece one after the other before any walks the next: all, where the forward pass has kept the
@@ -120,9 +123,12 @@ impl BackwardPlan {
     /// that walk together come to a frame, its gradients are written by nobody.
     pub fn passes_together(&self, problem: &Problem, states_kept: bool) -> usize {
         let passes = passes(problem, self.layout.slots());
-        let bounded = problem.seq >= BOUNDED_FROM;
-        let fit = !bounded || extra_share(problem, self, 0, passes) <= EXTRA_SHARE;
-        if states_kept && fit && !problem.bidirectional { passes } else { 1 }
+        let fit = || {
+            let bounded = problem.seq >= BOUNDED_FROM;
+            let carried = || carried_backward(problem, self, Pass::BackwardFromCheckpoints, passes);
+            !bounded || carried() <= most_carried(problem)
+        };
+        if passes > 1 && states_kept && !problem.bidirectional && fit() { passes } else { 1 }
     }
 
     /// Whether what adjoint chunks add, and their decays, may wait in the gradients of x and dt, whose addresses must be
@@ -226,6 +232,12 @@ pub(super) fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
     (layout.tile * (2 * layout.channels + width) + bias) * real_bytes(problem) + COURSE_BYTES
 }
 
+thread_local! {
+    /// The last plan of this thread for sequences that are not aligned, and for those that are: a call asks several times, and often
+    /// the next call again. For rows of 65536 frames it takes 70 µs to find.
+    static LAST: RefCell<[Option<(Properties, Problem, BackwardPlan)>; 2]> = const { RefCell::new([None, None]) };
+}
+
 impl Properties {
     /// Blocks of the backward pass that a multiprocessor has at a time.
     pub(super) fn resident(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
@@ -305,17 +317,31 @@ impl Properties {
     }
 
     /// Plans the backward pass: the layout, and the segments that are scanned side by side, which take the least time. `aligned`: so
-    /// are the gradients of x and dt, which hold other values meanwhile then, as far as there is room.
+    /// are all sequences, and the gradients of x and dt hold other values meanwhile, as far as there is room.
     ///
     /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
     /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
     pub fn backward(&self, problem: &Problem, aligned: bool) -> BackwardPlan {
+        LAST.with_borrow_mut(|last| {
+            let last = &mut last[usize::from(aligned)];
+            match last {
+                Some((device, of, plan)) if device == self && of == problem => *plan,
+                _ => {
+                    let plan = self.plan_backward(problem, aligned);
+                    *last = Some((*self, problem.clone(), plan));
+                    plan
+                }
+            }
+        })
+    }
+
+    fn plan_backward(&self, problem: &Problem, aligned: bool) -> BackwardPlan {
         let bounded = problem.seq >= BOUNDED_FROM;
         let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
         let chunk = checkpoint_interval(problem);
 
         // First what exceeds the bound on memory, then the time.
-        let mut best: Option<((f64, f64), BackwardPlan)> = None;
+        let mut best: Option<((usize, f64), BackwardPlan)> = None;
         for &lanes in lanes_of(problem) {
             // Of counts that there are too few channels for, the first stands for all.
             let most = unit(problem).div_ceil(channels_of_warp(lanes));
@@ -325,21 +351,22 @@ impl Properties {
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = StatesPlan::Summaries(self.summary_layout(&own, chunk));
                 let most = self.most_segments(problem, &layout, chunk);
-                // Later passes find the gradients written.
-                let may_borrow = bounded
-                    && has_room_in_gradients(problem, aligned)
-                    && passes(problem, layout.slots()) == 1;
+                let may_borrow =
+                    aligned && depends_on_alignment(problem) && !has_several_passes(problem, &layout);
                 for segment in segments(problem.seq, chunk, layout.tile, most) {
                     let deal = |da_borrows| self.deal(problem, layout, states, chunk, segment, da_borrows);
                     let borrowing = may_borrow.then(|| deal(true));
                     let plan = borrowing
                         .filter(|plan| plan.leaves_room_for_da(problem))
                         .unwrap_or_else(|| deal(false));
-                    let excess = if bounded {
-                        (extra_share(problem, &plan, plan.chunks, 1) - EXTRA_SHARE).max(0.0)
-                    } else {
-                        0.0
+                    let excess = match bounded {
+                        true => carried_backward(problem, &plan, Pass::Backward, 1)
+                            .saturating_sub(most_carried(problem)),
+                        false => 0,
                     };
+                    if best.is_some_and(|((least, _), _)| excess > least) {
+                        continue;
+                    }
                     let cost = (excess, self.backward_clocks(problem, &plan));
                     if best.is_none_or(|(least, _)| cost < least) {
                         best = Some((cost, plan));
@@ -400,23 +427,35 @@ impl Properties {
         da_borrows: bool,
     ) -> BackwardPlan {
         let all_blocks = blocks(problem, &layout);
-        let chunks = problem.seq.div_ceil(chunk);
         let segments = problem.seq.div_ceil(segment);
         let per_segment = segment.div_ceil(chunk);
+        let segment = segment.min(problem.seq);
+        let without_sums = BackwardPlan {
+            layout,
+            states,
+            chunk,
+            chunks: problem.seq.div_ceil(chunk),
+            segment,
+            segments,
+            adjoint_chunk: self.adjoint_chunk(problem, &layout, segment, segments),
+            piece: 0,
+            da_borrows,
+            rows_per_block: 1,
+        };
 
         // Frames of every segment whose sums have room: whole chunks, or, if it is less than one, whole tiles of a chunk, which
-        // each launch walks to once more.
+        // each launch walks to once more. Where sums of dA borrow, it is room for them as well.
         let room = match problem.seq >= BOUNDED_FROM {
             true => {
-                let all = inputs(problem) * problem.batch * problem.seq * problem.dim;
-                let kept = boundary_bytes(problem, &layout, chunks)
-                    + segments * segment_bytes(problem, &layout, da_borrows);
-                ((EXTRA_SHARE * all as f64) as usize).saturating_sub(kept)
+                let of_da = problem.batch * segments * problem.dim * layout.states_bytes(problem);
+                let lent = if da_borrows { of_da } else { 0 };
+                let carried = carried_backward(problem, &without_sums, Pass::Backward, 1);
+                (most_carried(problem) + lent).saturating_sub(carried)
             }
             false => SUMS_BYTES,
         };
-        let sums = sums_of_frame(problem, &layout).max(1);
-        let frames = room / sums / segments;
+        let sums = sums_of_frame(problem, &layout) * segments;
+        let frames = room / sums.max(1);
         let pieces = per_segment.div_ceil((frames / chunk).max(1));
         let piece = match frames / layout.tile * layout.tile {
             tiles if tiles < chunk => tiles.max(layout.tile),
@@ -429,19 +468,7 @@ impl Properties {
             }
             _ => 1,
         };
-        let segment = segment.min(problem.seq);
-        BackwardPlan {
-            layout,
-            states,
-            chunk,
-            chunks,
-            segment,
-            segments,
-            adjoint_chunk: self.adjoint_chunk(problem, &layout, segment, segments),
-            piece: piece.min(problem.seq),
-            da_borrows,
-            rows_per_block,
-        }
+        BackwardPlan { piece: piece.min(problem.seq), rows_per_block, ..without_sums }
     }
 }
 
@@ -465,16 +492,9 @@ fn segment_counts(chunks: usize, most: usize) -> impl Iterator<Item = usize> {
     successors(Some(1), next).take_while(move |&segments| segments <= most)
 }
 
-/// What the backward pass keeps, as a share of what flows into it: the states at the boundaries of so many chunks, what so many
-/// passes carry, and sums of dB and dC.
-fn extra_share(problem: &Problem, plan: &BackwardPlan, chunks: usize, passes: usize) -> f64 {
-    let edges = problem.batch * plan.segments * problem.dim * plan.layout.states_bytes(problem);
-    let lent = if plan.da_borrows && plan.has_pieces() { edges } else { 0 };
-    let extra = boundary_bytes(problem, &plan.layout, chunks)
-        + plan.segments * segment_bytes(problem, &plan.layout, plan.da_borrows)
-        + (passes - 1) * edges
-        + lent.max(plan.piece * plan.segments * sums_of_frame(problem, &plan.layout));
-    extra as f64 / (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64
+/// Bytes that the backward pass may carry from kernel to kernel, where that is bounded.
+fn most_carried(problem: &Problem) -> usize {
+    (CARRIED_SHARE * (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64) as usize
 }
 
 /// Channels of a warp of so many lanes.
@@ -537,9 +557,10 @@ pub(in crate::cuda) fn checkpoint_interval(problem: &Problem) -> usize {
     (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
 }
 
-/// Whether the plan may depend on how the gradients of x and dt are aligned.
+/// Whether the plan may depend on how sequences are aligned: where sums of dA may borrow. Later passes find the gradients written.
 pub(in crate::cuda) fn depends_on_alignment(problem: &Problem) -> bool {
-    problem.seq >= BOUNDED_FROM && has_room_in_gradients(problem, true)
+    let is_one_pass = passes(problem, slots_of_pass(problem)) == 1;
+    problem.seq >= BOUNDED_FROM && is_one_pass && has_room_in_gradients(problem, true)
 }
 
 /// Whether what is wanted until the gradients of x and dt are written may lie in them.
@@ -556,20 +577,6 @@ fn adjoints_fit(problem: &Problem, layout: &Layout, frames: usize) -> bool {
 /// Bytes of the sums of dB and dC over each block's channels, of a frame of all rows.
 pub(super) fn sums_of_frame(problem: &Problem, layout: &Layout) -> usize {
     varying(problem) * problem.batch * blocks(problem, layout) * layout.states_bytes(problem)
-}
-
-/// Bytes of the states at the boundaries of chunks, and of the decays between them.
-fn boundary_bytes(problem: &Problem, layout: &Layout, chunks: usize) -> usize {
-    let states = layout.states_bytes(problem);
-    let decay = if decay_by_sum(problem) { real_bytes(problem) } else { states };
-    if chunks > 1 { problem.batch * chunks * problem.dim * (states + decay) } else { 0 }
-}
-
-/// Bytes of what a segment of every row carries and sums over time, where sums of dA borrow their room or have their own.
-fn segment_bytes(problem: &Problem, layout: &Layout, da_borrows: bool) -> usize {
-    let sets = 1 + usize::from(!da_borrows) + (2 - varying(problem));
-    let reals = usize::from(problem.d) + usize::from(problem.dt_bias);
-    problem.batch * problem.dim * (sets * layout.states_bytes(problem) + reals * real_bytes(problem))
 }
 
 #[cfg(test)]

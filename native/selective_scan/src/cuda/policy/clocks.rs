@@ -218,7 +218,7 @@ impl Properties {
     }
 
     /// Clocks of a backward pass: the mean of one from the states that the forward pass kept and of one from the inputs, but for
-    /// what finds the states there. They differ where there are several passes.
+    /// what finds the states there. They differ where there are several passes. Sequences are taken to be aligned.
     pub(super) fn backward_clocks(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
         let passes = passes(problem, plan.layout.slots());
         let first = self.walk_back(problem, plan, true);

@@ -1,0 +1,184 @@
+//! What a pass carries from kernel to kernel: how much memory that is, and where in it each lies.
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::arguments::{Arguments, Sizes, passes};
+use super::launch::Pass;
+use super::policy::{BackwardPlan, ForwardPlan, StatesPlan, decay_by_sum, finds_marks};
+use crate::{Problem, Projection};
+
+/// Hands out a workspace piece by piece; from address 0, it only measures.
+pub(super) struct Workspace {
+    base: CUdeviceptr,
+    used: usize,
+}
+
+impl Workspace {
+    const ALIGNMENT: usize = 256;
+
+    pub(super) fn new(base: CUdeviceptr) -> Self {
+        Self { base, used: 0 }
+    }
+
+    /// Bytes handed out so far.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    fn take(&mut self, bytes: usize) -> CUdeviceptr {
+        let address = self.base + self.used as CUdeviceptr;
+        self.used += bytes.next_multiple_of(Self::ALIGNMENT);
+        address
+    }
+
+    fn take_if(&mut self, wanted: bool, bytes: usize) -> CUdeviceptr {
+        if wanted { self.take(bytes) } else { 0 }
+    }
+
+    /// Where sums gather that end in `output`: there, or in so many bytes of their own where it is rounded.
+    fn gather(&mut self, sizes: &Sizes, output: CUdeviceptr, bytes: usize) -> CUdeviceptr {
+        if sizes.exact { output } else { self.take_if(bytes > 0, bytes) }
+    }
+}
+
+/// Marks of packed rows, for each direction of a problem.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Packing {
+    pub(super) marks: CUdeviceptr,
+    pub(super) chunk_resets: CUdeviceptr,
+    pub(super) adjoint_resets: CUdeviceptr,
+}
+
+/// Room for the marks of rows of so many chunks, where the kernels do not find them by themselves.
+fn packings(problem: &Problem, chunks: usize, adjoint_chunks: usize, at: &mut Workspace) -> [Packing; 2] {
+    let mut packing = |wanted: bool| Packing {
+        marks: at.take_if(wanted, problem.batch * problem.seq),
+        chunk_resets: at.take_if(wanted && chunks > 1, problem.batch * chunks),
+        adjoint_resets: at.take_if(wanted && adjoint_chunks > 1, problem.batch * adjoint_chunks),
+    };
+    let wanted = problem.seq_idx && !finds_marks(chunks);
+    [packing(wanted), packing(wanted && problem.bidirectional)]
+}
+
+impl Arguments {
+    /// Sets where the states at so many boundaries of chunks lie, each of so many slots, and the decays that lead to them or, after
+    /// these have been found, to the gradients at so many edges: sums of Δ, or products.
+    fn lay_out_boundaries(
+        &mut self,
+        problem: &Problem,
+        (chunks, slots): (usize, usize),
+        (edges, slots_of_edge): (usize, usize),
+        at: &mut Workspace,
+    ) {
+        let sizes = Sizes::of(problem);
+        let by_sum = decay_by_sum(problem);
+        let (states, adjoints) = (chunks * slots, edges * slots_of_edge);
+        self.boundary_states = at.take(states * sizes.state);
+        self.delta_sums = at.take_if(by_sum, chunks.max(edges) * sizes.real);
+        self.decays = at.take_if(!by_sum, states.max(adjoints) * sizes.state);
+    }
+}
+
+/// Sets the addresses of what the forward pass carries from kernel to kernel.
+pub(super) fn lay_out_forward(
+    problem: &Problem,
+    plan: &ForwardPlan,
+    at: &mut Workspace,
+    arguments: &mut Arguments,
+) -> [Packing; 2] {
+    let sizes = Sizes::of(problem);
+    let slots = plan.layout.slots();
+    let boundaries = if plan.chunks > 1 { problem.batch * plan.chunks * problem.dim } else { 0 };
+    arguments.lay_out_boundaries(problem, (boundaries, slots), (0, 0), at);
+    let several = passes(problem, slots) > 1;
+    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
+    arguments.y_sum = at.gather(&sizes, arguments.y, sequence);
+    packings(problem, plan.chunks, 1, at)
+}
+
+/// What lies in the workspace of the backward pass, beside what the arguments say.
+pub(super) struct Workplace {
+    pub(super) packings: [Packing; 2],
+    /// Bytes of gradients at the edges of segments, for each of the passes that walk together.
+    pub(super) bytes_each: usize,
+    /// Bytes of all but what gathers over the passes.
+    pub(super) carried: usize,
+}
+
+/// States of a row of those at the boundaries.
+fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
+    match plan.states {
+        StatesPlan::Forward { .. } => problem.state,
+        StatesPlan::Summaries(layout) => layout.slots(),
+    }
+}
+
+/// Sets the addresses of what the backward pass carries from kernel to kernel, where so many passes walk `together`.
+pub(super) fn lay_out_backward(
+    problem: &Problem,
+    plan: &BackwardPlan,
+    (pass, together): (Pass, usize),
+    at: &mut Workspace,
+    arguments: &mut Arguments,
+) -> Workplace {
+    let sizes = Sizes::of(problem);
+    let slots = plan.layout.slots();
+    let own_states = plan.chunks > 1 && pass == Pass::Backward;
+    let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
+    let edges = problem.batch * plan.segments * problem.dim;
+    let side_by_side = if plan.segments > 1 { edges } else { 0 };
+    let width = boundary_width(problem, plan);
+    arguments.boundary_width = width as i64;
+    arguments.lay_out_boundaries(problem, (boundaries, width), (side_by_side, slots), at);
+    let bytes_each = edges * slots * sizes.state;
+    arguments.boundary_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
+
+    let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
+    let of_states = parts * slots * sizes.state;
+    if !plan.da_borrows {
+        arguments.da_parts = at.take(of_states);
+    }
+    arguments.dd_parts = at.take_if(problem.d, parts * sizes.real);
+    arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
+    let is_constant = |projection: Projection| projection.groups().is_none();
+    let constants = problem.dim * problem.state * sizes.state;
+    let mut sums = |projection: Projection, gradient| match is_constant(projection) {
+        true => [at.take(of_states), at.gather(&sizes, gradient, constants)],
+        false => [0, 0],
+    };
+    [arguments.db_constant_parts, arguments.db_constant] = sums(problem.b, arguments.db);
+    [arguments.dc_constant_parts, arguments.dc_constant] = sums(problem.c, arguments.dc);
+
+    let rows = problem.batch * plan.segments * plan.piece;
+    let of_piece = rows * plan.contributions(problem) * slots * sizes.state;
+    let (before, sums_of_pieces) = (at.used, at.take(0));
+    arguments.db_parts = at.take_if(!is_constant(problem.b), of_piece);
+    arguments.dc_parts = at.take_if(!is_constant(problem.c), of_piece);
+    if plan.da_borrows && plan.has_pieces() {
+        arguments.da_parts = sums_of_pieces;
+        at.take(of_states.saturating_sub(at.used - before));
+    }
+    let packings = packings(problem, plan.chunks, plan.adjoint_chunks(problem), at);
+    let carried = at.used;
+
+    let several = passes(problem, slots) > 1;
+    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
+    arguments.dx_sum = at.gather(&sizes, arguments.dx, sequence);
+    arguments.ddt_sum = at.gather(&sizes, arguments.ddt, sequence);
+    arguments.dz_sum = at.gather(&sizes, arguments.dz, if problem.z { sequence } else { 0 });
+    let frames = if sizes.directions > 1 { problem.batch * problem.seq } else { 0 };
+    let mut sums = |projection: Projection, gradient| match projection.groups() {
+        Some(groups) => at.gather(&sizes, gradient, groups * frames * problem.state * sizes.state),
+        None => 0,
+    };
+    arguments.db_sum = sums(problem.b, arguments.db);
+    arguments.dc_sum = sums(problem.c, arguments.dc);
+    Workplace { packings, bytes_each, carried }
+}
+
+/// Bytes that the backward pass carries from kernel to kernel, where so many passes walk `together`, but for what gathers over
+/// the passes.
+pub(super) fn carried_backward(problem: &Problem, plan: &BackwardPlan, pass: Pass, together: usize) -> usize {
+    let mut at = Workspace::new(0);
+    lay_out_backward(problem, plan, (pass, together), &mut at, &mut Arguments::default()).carried
+}
