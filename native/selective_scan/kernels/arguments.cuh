@@ -39,11 +39,11 @@ struct Arguments {
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk, where there are several
   u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk; see JOINS
-  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it
+  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it; here or in dx
   State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
-  Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk
-  State* decays;             // {batch, chunks, dim, PASS_SLOTS}: the product of a over each chunk, where that is not by ΣΔ
+  Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk; of adjoint chunks in ddt, if their ends are in dx
+  State* decays;             // {batch, chunks, dim, PASS_SLOTS}: the product of a over each, where that is not by ΣΔ; likewise
   Real* y_sum;               // {batch, seq, dim}: y of the passes so far; so dx_sum, ddt_sum and dz_sum
   Real* dx_sum;
   Real* ddt_sum;
@@ -53,8 +53,8 @@ struct Arguments {
   Real* dc_parts;            // the same of C
   Real* db_sum;              // dB of one direction while the other is missing; so dc_sum
   Real* dc_sum;
-  State* da_parts;           // {row blocks, segments, dim, SLOTS}, which of the last piece may be boundary_adjoints
-  State* db_constant_parts;  // the same of constant B
+  State* da_parts;           // {row blocks, segments, dim, SLOTS}; boundary_adjoints, maybe, of the piece walked last
+  State* db_constant_parts;  // {row blocks, segments, dim, SLOTS}, of constant B
   State* dc_constant_parts;  // the same of constant C
   Real* dd_parts;            // {row blocks, segments, dim}
   Real* ddt_bias_parts;      // the same of dt_bias

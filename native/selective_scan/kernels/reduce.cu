@@ -135,8 +135,9 @@ __device__ __forceinline__ void reduce_projections(const Arguments& args, i64 bl
   }
 }
 
-// Sums, of COUNT neighbouring columns, every SLICES-th row from this one on, the number of which is `row`, in double precision. The rows are
-// `step` apart. ALL: each has been left by its block; else not those of the last segments, which end before the piece begins.
+// Sums COUNT neighbouring columns of every SLICES-th row, in double precision, from row number `row` on, which lies at `from`; the rows
+// that are summed are `step` apart. ALL: each has been left by its block; else not those of the last segments, which end before the
+// piece begins.
 template <bool ALL, int COUNT>
 __device__ __forceinline__ void sum_rows(double (&sums)[COUNT], const Real* from, i64 step, u32 row, i64 left, u32 segments) {
 #pragma unroll 1

@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn arguments_are_those_of_the_kernels() {
         let source = include_str!("../../kernels/arguments.cuh");
-        let fields = source.split("struct Arguments {").nth(1).and_then(|rest| rest.split("};").next());
+        let fields = source.split("struct Arguments {").nth(1).and_then(|rest| rest.split("\n};").next());
         let code =
             |line: &str| line.split("//").next().unwrap_or_default().trim().trim_end_matches(';').to_owned();
         let lines = fields.expect("the struct").lines().map(code).filter(|line| !line.is_empty());

@@ -352,19 +352,19 @@ pub(super) fn alignment(
 impl Properties {
     /// Bytes of device memory that a pass over a problem needs beside its operands.
     pub fn workspace_bytes(&self, problem: &Problem, pass: Pass) -> usize {
-        let (mut at, mut arguments) = (Workspace::new(0), Arguments::default());
-        let mut backward = |aligned| {
+        let forward = || {
             let mut at = Workspace::new(0);
-            let plan = self.backward(problem, aligned);
-            let together = plan.passes_together(problem, pass == Pass::BackwardFromCheckpoints);
-            lay_out_backward(problem, &plan, (pass, together), &mut at, &mut arguments);
+            lay_out_forward(problem, &self.forward(problem), &mut at, &mut Arguments::default());
+            at.used()
+        };
+        let backward = |aligned| {
+            let (mut at, plan) = (Workspace::new(0), self.backward(problem, aligned));
+            let together = plan.passes_together(problem, pass);
+            lay_out_backward(problem, &plan, pass, together, &mut at, &mut Arguments::default());
             at.used()
         };
         match pass {
-            Pass::Forward => {
-                lay_out_forward(problem, &self.forward(problem), &mut at, &mut arguments);
-                at.used()
-            }
+            Pass::Forward => forward(),
             _ if depends_on_alignment(problem) => backward(true).max(backward(false)),
             _ => backward(true),
         }

@@ -36,8 +36,9 @@
 //! they begin with. dB and dC are sums over channels: over two in a thread's registers, over those of a warp and of a block
 //! in shared memory, over the blocks by `reduce.cu`. So that few of these sums wait, segments are launched a piece at a
 //! time from their ends, each followed by its reduction. `policy` chooses chunks, segments and
-//! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs. (Of 2 bytes an element, where there are
-//! several passes, the sums of dx, ddt and dz between the passes come on top.) Every sum has a
+//! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs, but for a few channels. (Of 2 bytes an
+//! element, where there are several passes, the sums of dx, ddt and dz between the passes come on top, and of dB and dC between
+//! the directions.) Every sum has a
 //! fixed order, so a call gives the same bits each time on the same device: where several passes add to one element in memory,
 //! each does so once, after those before it have ended.
 //!

@@ -117,7 +117,8 @@ fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
 pub(super) fn lay_out_backward(
     problem: &Problem,
     plan: &BackwardPlan,
-    (pass, together): (Pass, usize),
+    pass: Pass,
+    together: usize,
     at: &mut Workspace,
     arguments: &mut Arguments,
 ) -> Workplace {
@@ -180,5 +181,5 @@ pub(super) fn lay_out_backward(
 /// the passes.
 pub(super) fn carried_backward(problem: &Problem, plan: &BackwardPlan, pass: Pass, together: usize) -> usize {
     let mut at = Workspace::new(0);
-    lay_out_backward(problem, plan, (pass, together), &mut at, &mut Arguments::default()).carried
+    lay_out_backward(problem, plan, pass, together, &mut at, &mut Arguments::default()).carried
 }

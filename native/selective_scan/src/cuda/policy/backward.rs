@@ -15,11 +15,10 @@ use crate::cuda::launch::Pass;
 use crate::cuda::workspace::carried_backward;
 use crate::{Method, Problem};
 
-/// From here on the backward pass keeps its memory under a tenth of its inputs.
+/// From here on the backward pass carries less than a tenth of its inputs from kernel to kernel.
 const BOUNDED_FROM: usize = 2048;
-/// Shares of the sequences among these that states at the boundaries of chunks take at most, and all that is carried.
+/// The share of the sequences among these that states at the boundaries of chunks take of it at most.
 const BOUNDARY_SHARE: f64 = 0.0595;
-const CARRIED_SHARE: f64 = 0.1;
 /// Where memory is not bounded: sums of dB and dC of a launch at most. They stay in an H200's cache; where a cache is smaller they
 /// pass through memory, which takes less time than so many more launches would.
 const SUMS_BYTES: usize = 48 << 20;
@@ -121,17 +120,18 @@ impl BackwardPlan {
     /// How many passes walk a piece one after the other before any walks the next: all, where the forward pass has kept the
     /// states and what each pass carries from piece to piece is within the bound on memory; else one alone. Until the first
     /// that walk together come to a frame, its gradients are written by nobody.
-    pub fn passes_together(&self, problem: &Problem, states_kept: bool) -> usize {
+    pub fn passes_together(&self, problem: &Problem, pass: Pass) -> usize {
+        let states_kept = pass == Pass::BackwardFromCheckpoints;
         let passes = passes(problem, self.layout.slots());
         let fit = || {
             let bounded = problem.seq >= BOUNDED_FROM;
-            let carried = || carried_backward(problem, self, Pass::BackwardFromCheckpoints, passes);
+            let carried = || carried_backward(problem, self, pass, passes);
             !bounded || carried() <= most_carried(problem)
         };
         if passes > 1 && states_kept && !problem.bidirectional && fit() { passes } else { 1 }
     }
 
-    /// Whether what adjoint chunks add, and their decays, may wait in the gradients of x and dt, whose addresses must be
+    /// Whether what adjoint chunks add, and their decays or sums of Δ, may wait in the gradients of x and dt, whose addresses must be
     /// `aligned`: all passes walk `together`, and there is room enough.
     pub fn adjoints_wait_in_gradients(&self, problem: &Problem, together: usize, aligned: bool) -> bool {
         together == passes(problem, self.layout.slots())
@@ -322,16 +322,13 @@ impl Properties {
     /// Its extra memory is the states at the boundaries of the chunks, less with longer chunks; what each segment
     /// sums over time; and the sums of dB and dC that a launch leaves to be reduced, less with shorter pieces.
     pub fn backward(&self, problem: &Problem, aligned: bool) -> BackwardPlan {
-        LAST.with_borrow_mut(|last| {
-            let last = &mut last[usize::from(aligned)];
-            match last {
-                Some((device, of, plan)) if device == self && of == problem => *plan,
-                _ => {
-                    let plan = self.plan_backward(problem, aligned);
-                    *last = Some((*self, problem.clone(), plan));
-                    plan
-                }
-            }
+        let place = usize::from(aligned);
+        let is_it = |(device, of, _): &&(Properties, Problem, BackwardPlan)| device == self && of == problem;
+        let known = LAST.with_borrow(|last| last[place].as_ref().filter(is_it).map(|&(_, _, plan)| plan));
+        known.unwrap_or_else(|| {
+            let plan = self.plan_backward(problem, aligned);
+            LAST.with_borrow_mut(|last| last[place] = Some((*self, problem.clone(), plan)));
+            plan
         })
     }
 
@@ -455,7 +452,7 @@ impl Properties {
             false => SUMS_BYTES,
         };
         let sums = sums_of_frame(problem, &layout) * segments;
-        let frames = room / sums.max(1);
+        let frames = room.checked_div(sums).unwrap_or(segment);
         let pieces = per_segment.div_ceil((frames / chunk).max(1));
         let piece = match frames / layout.tile * layout.tile {
             tiles if tiles < chunk => tiles.max(layout.tile),
@@ -492,9 +489,10 @@ fn segment_counts(chunks: usize, most: usize) -> impl Iterator<Item = usize> {
     successors(Some(1), next).take_while(move |&segments| segments <= most)
 }
 
-/// Bytes that the backward pass may carry from kernel to kernel, where that is bounded.
+/// Bytes that the backward pass may carry from kernel to kernel, where that is bounded: less than a tenth of what flows in.
 fn most_carried(problem: &Problem) -> usize {
-    (CARRIED_SHARE * (inputs(problem) * problem.batch * problem.seq * problem.dim) as f64) as usize
+    let names = ["x", "dt", "a", "b", "c", "dy"].into_iter().chain(problem.z.then_some("z"));
+    (names.map(|name| problem.bytes(name)).sum::<usize>().saturating_sub(1)) / 10
 }
 
 /// Channels of a warp of so many lanes.

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
+use crate::cuda::launch::Pass;
 use crate::{Coefficients, Method, Problem};
 
 /// Schedulers of a multiprocessor.
@@ -228,7 +229,7 @@ impl Properties {
             let each = self.adjoints(problem, plan, together) + sums / self.multiprocessors as f64;
             together as f64 * first + (passes - together) as f64 * later + passes as f64 * each
         };
-        match plan.passes_together(problem, true) {
+        match plan.passes_together(problem, Pass::BackwardFromCheckpoints) {
             1 => clocks(1),
             together => 0.5 * (clocks(1) + clocks(together)),
         }
