@@ -278,11 +278,9 @@ impl Device {
         arguments.dz = gradients.z.unwrap_or(0);
         arguments.ddt_bias = gradients.dt_bias.unwrap_or(0);
         arguments.dinitial_state = gradients.initial_state.unwrap_or(0);
-        let together = plan.passes_together(problem, pass);
+        let Workplace { packings, together, bytes_each, .. } =
+            lay_out_backward(problem, &plan, pass, &mut Workspace::new(workspace), &mut arguments);
         arguments.sums_go_on = i32::from(together == 1 && !plan.da_borrows);
-        let mut at = Workspace::new(workspace);
-        let Workplace { packings, bytes_each, .. } =
-            lay_out_backward(problem, &plan, pass, together, &mut at, &mut arguments);
         let in_gradients = plan.adjoints_wait_in_gradients(problem, together, aligned);
 
         let of_walk = |(k, walk): (usize, &Walk)| {

@@ -359,8 +359,7 @@ impl Properties {
         };
         let backward = |aligned| {
             let (mut at, plan) = (Workspace::new(0), self.backward(problem, aligned));
-            let together = plan.passes_together(problem, pass);
-            lay_out_backward(problem, &plan, pass, together, &mut at, &mut Arguments::default());
+            lay_out_backward(problem, &plan, pass, &mut at, &mut Arguments::default());
             at.used()
         };
         match pass {

@@ -4,7 +4,7 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::arguments::{Arguments, Sizes, passes};
 use super::launch::Pass;
-use super::policy::{BackwardPlan, ForwardPlan, StatesPlan, decay_by_sum, finds_marks};
+use super::policy::{BackwardPlan, ForwardPlan, StatesPlan, decay_by_sum, finds_marks, is_constant};
 use crate::{Problem, Projection};
 
 /// Hands out a workspace piece by piece; from address 0, it only measures.
@@ -79,6 +79,12 @@ impl Arguments {
     }
 }
 
+/// Bytes of the sums of a sequence over passes of so many states, if there are several.
+fn sums_of_sequence(problem: &Problem, slots: usize) -> usize {
+    let several = passes(problem, slots) > 1;
+    if several { problem.batch * problem.seq * problem.dim * Sizes::of(problem).real } else { 0 }
+}
+
 /// Sets the addresses of what the forward pass carries from kernel to kernel.
 pub(super) fn lay_out_forward(
     problem: &Problem,
@@ -90,19 +96,19 @@ pub(super) fn lay_out_forward(
     let slots = plan.layout.slots();
     let boundaries = if plan.chunks > 1 { problem.batch * plan.chunks * problem.dim } else { 0 };
     arguments.lay_out_boundaries(problem, (boundaries, slots), (0, 0), at);
-    let several = passes(problem, slots) > 1;
-    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
-    arguments.y_sum = at.gather(&sizes, arguments.y, sequence);
+    arguments.y_sum = at.gather(&sizes, arguments.y, sums_of_sequence(problem, slots));
     packings(problem, plan.chunks, 1, at)
 }
 
 /// What lies in the workspace of the backward pass, beside what the arguments say.
 pub(super) struct Workplace {
     pub(super) packings: [Packing; 2],
-    /// Bytes of gradients at the edges of segments, for each of the passes that walk together.
+    /// Passes that walk a piece one after the other, each with so many bytes of gradients at the edges of its own.
+    pub(super) together: usize,
     pub(super) bytes_each: usize,
-    /// Bytes of all but what gathers over the passes.
+    /// Bytes of all but what gathers over the passes; and, of these, of what a piece leaves to be reduced.
     pub(super) carried: usize,
+    pub(super) of_piece: usize,
 }
 
 /// States of a row of those at the boundaries.
@@ -113,8 +119,28 @@ fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
     }
 }
 
-/// Sets the addresses of what the backward pass carries from kernel to kernel, where so many passes walk `together`.
+/// Sets the addresses of what the backward pass carries from kernel to kernel.
 pub(super) fn lay_out_backward(
+    problem: &Problem,
+    plan: &BackwardPlan,
+    pass: Pass,
+    at: &mut Workspace,
+    arguments: &mut Arguments,
+) -> Workplace {
+    lay_out_passes(problem, plan, pass, plan.passes_together(problem, pass), at, arguments)
+}
+
+/// What that comes to if so many passes walk `together`.
+pub(super) fn measure_backward(
+    problem: &Problem,
+    plan: &BackwardPlan,
+    pass: Pass,
+    together: usize,
+) -> Workplace {
+    lay_out_passes(problem, plan, pass, together, &mut Workspace::new(0), &mut Arguments::default())
+}
+
+fn lay_out_passes(
     problem: &Problem,
     plan: &BackwardPlan,
     pass: Pass,
@@ -141,7 +167,6 @@ pub(super) fn lay_out_backward(
     }
     arguments.dd_parts = at.take_if(problem.d, parts * sizes.real);
     arguments.ddt_bias_parts = at.take_if(problem.dt_bias, parts * sizes.real);
-    let is_constant = |projection: Projection| projection.groups().is_none();
     let constants = problem.dim * problem.state * sizes.state;
     let mut sums = |projection: Projection, gradient| match is_constant(projection) {
         true => [at.take(of_states), at.gather(&sizes, gradient, constants)],
@@ -151,19 +176,19 @@ pub(super) fn lay_out_backward(
     [arguments.dc_constant_parts, arguments.dc_constant] = sums(problem.c, arguments.dc);
 
     let rows = problem.batch * plan.segments * plan.piece;
-    let of_piece = rows * plan.contributions(problem) * slots * sizes.state;
+    let of_frames = rows * plan.contributions(problem) * slots * sizes.state;
     let (before, sums_of_pieces) = (at.used, at.take(0));
-    arguments.db_parts = at.take_if(!is_constant(problem.b), of_piece);
-    arguments.dc_parts = at.take_if(!is_constant(problem.c), of_piece);
+    arguments.db_parts = at.take_if(!is_constant(problem.b), of_frames);
+    arguments.dc_parts = at.take_if(!is_constant(problem.c), of_frames);
     if plan.da_borrows && plan.has_pieces() {
         arguments.da_parts = sums_of_pieces;
         at.take(of_states.saturating_sub(at.used - before));
     }
+    let of_piece = at.used - before;
     let packings = packings(problem, plan.chunks, plan.adjoint_chunks(problem), at);
     let carried = at.used;
 
-    let several = passes(problem, slots) > 1;
-    let sequence = if several { problem.batch * problem.seq * problem.dim * sizes.real } else { 0 };
+    let sequence = sums_of_sequence(problem, slots);
     arguments.dx_sum = at.gather(&sizes, arguments.dx, sequence);
     arguments.ddt_sum = at.gather(&sizes, arguments.ddt, sequence);
     arguments.dz_sum = at.gather(&sizes, arguments.dz, if problem.z { sequence } else { 0 });
@@ -174,12 +199,5 @@ pub(super) fn lay_out_backward(
     };
     arguments.db_sum = sums(problem.b, arguments.db);
     arguments.dc_sum = sums(problem.c, arguments.dc);
-    Workplace { packings, bytes_each, carried }
-}
-
-/// Bytes that the backward pass carries from kernel to kernel, where so many passes walk `together`, but for what gathers over
-/// the passes.
-pub(super) fn carried_backward(problem: &Problem, plan: &BackwardPlan, pass: Pass, together: usize) -> usize {
-    let mut at = Workspace::new(0);
-    lay_out_backward(problem, plan, pass, together, &mut at, &mut Arguments::default()).carried
+    Workplace { packings, together, bytes_each, carried, of_piece }
 }

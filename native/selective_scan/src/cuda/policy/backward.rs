@@ -12,7 +12,7 @@ use super::{
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
 use crate::cuda::launch::Pass;
-use crate::cuda::workspace::carried_backward;
+use crate::cuda::workspace::{Workplace, measure_backward};
 use crate::{Method, Problem};
 
 /// From here on the backward pass carries less than a tenth of its inputs from kernel to kernel.
@@ -123,11 +123,8 @@ impl BackwardPlan {
     pub fn passes_together(&self, problem: &Problem, pass: Pass) -> usize {
         let states_kept = pass == Pass::BackwardFromCheckpoints;
         let passes = passes(problem, self.layout.slots());
-        let fit = || {
-            let bounded = problem.seq >= BOUNDED_FROM;
-            let carried = || carried_backward(problem, self, pass, passes);
-            !bounded || carried() <= most_carried(problem)
-        };
+        let carried = || measure_backward(problem, self, pass, passes).carried;
+        let fit = || problem.seq < BOUNDED_FROM || carried() <= most_carried(problem);
         if passes > 1 && states_kept && !problem.bidirectional && fit() { passes } else { 1 }
     }
 
@@ -356,11 +353,8 @@ impl Properties {
                     let plan = borrowing
                         .filter(|plan| plan.leaves_room_for_da(problem))
                         .unwrap_or_else(|| deal(false));
-                    let excess = match bounded {
-                        true => carried_backward(problem, &plan, Pass::Backward, 1)
-                            .saturating_sub(most_carried(problem)),
-                        false => 0,
-                    };
+                    let carried = || measure_backward(problem, &plan, Pass::Backward, 1).carried;
+                    let excess = if bounded { carried().saturating_sub(most_carried(problem)) } else { 0 };
                     if best.is_some_and(|((least, _), _)| excess > least) {
                         continue;
                     }
@@ -444,10 +438,9 @@ impl Properties {
         // each launch walks to once more. Where sums of dA borrow, it is room for them as well.
         let room = match problem.seq >= BOUNDED_FROM {
             true => {
-                let of_da = problem.batch * segments * problem.dim * layout.states_bytes(problem);
-                let lent = if da_borrows { of_da } else { 0 };
-                let carried = carried_backward(problem, &without_sums, Pass::Backward, 1);
-                (most_carried(problem) + lent).saturating_sub(carried)
+                let Workplace { carried, of_piece, .. } =
+                    measure_backward(problem, &without_sums, Pass::Backward, 1);
+                (most_carried(problem) + of_piece).saturating_sub(carried)
             }
             false => SUMS_BYTES,
         };

@@ -157,7 +157,7 @@ fn unit(problem: &Problem) -> usize {
     gcd(problem.channels_per_group(problem.b), problem.channels_per_group(problem.c))
 }
 
-fn is_constant(projection: Projection) -> bool {
+pub(super) fn is_constant(projection: Projection) -> bool {
     projection == Projection::Constant
 }
 
