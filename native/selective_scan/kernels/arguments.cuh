@@ -101,6 +101,12 @@ struct Arguments {
   int last_direction;
   int write_final;          // this pass ends in final_state, or begins with its gradient
   int sums_go_on;           // sums over time go on from piece to piece, and reduce.cu has them after the last; else after each
+
+  // Of relay.cu, where its blocks share strips.
+  i64 tiles_per_block;
+  State* handed_states;      // {blocks, 32, STATES}: what each is handed by the one before it
+  u64* handed;               // {blocks}: `token` from when that is there until it has been read
+  u64 token;                 // a random number of the process, never 0
 };
 
 static_assert(sizeof(Arguments) == ARGUMENTS_BYTES, "the host has the same fields");

@@ -98,6 +98,14 @@ __device__ __forceinline__ OfRow find_block([[maybe_unused]] const Arguments& ar
 #endif
 }
 
+// Of a row, the block of channels with this number.
+__device__ __forceinline__ Place place_of(const Arguments& args, u32 row, u32 block) {
+  Place place;
+  place.row = row;
+  set_channels(place, args, block);
+  return place;
+}
+
 // Of the grid's rows, which are those of the batch. Neighbouring blocks are neighbours in channels: they share b and c in
 // the cache.
 __device__ __forceinline__ Place find_place(const Arguments& args) {

@@ -233,12 +233,9 @@ __device__ __forceinline__ Place find_place_in_line(const Arguments& args) {
 #if !SHARES
   return find_place(args);
 #else
-  Place place;
   u32 row = (u32)args.first_block + blockIdx.x;
   const u32 block = take(row, blocks_of_channels(args));
-  place.row = row;
-  set_channels(place, args, block);
-  return place;
+  return place_of(args, row, block);
 #endif
 }
 

@@ -1,11 +1,16 @@
-// The forward scan of forward.cu for rows of few channels, where a multiprocessor has one to three blocks (`relay` of
-// policy/forward.rs). The warps of a block walk neighbouring tiles of one row, all of the same channels, side by side, and hand the state
-// on from tile to tile, in a ring: no exponential is computed twice, and there is one launch.
+// The forward scan of forward.cu for rows of few channels (`relay` of policy/forward.rs). The warps of a block walk neighbouring tiles of
+// one strip, which is CHANNELS channels of a row, side by side, and hand the state on from tile to tile, in a ring: no exponential is
+// computed twice, and there is one launch.
 //
 // Over a tile the states are h_i = p_i h_0 + l_i, with p_i the product of the decays up to frame i and l the walk from zero. A warp walks
 // its tile from zero and keeps the decays in registers. As soon as it is handed the states before the tile, it hands on those after it;
 // then it adds what the former add to the outputs, u_i = a_i u_{i−1} and y_i += C_i u_i. (Of chunks and blocks that is decoupled look-back,
 // Merrill & Garland 2016, "Single-pass parallel prefix scan with decoupled look-back".)
+//
+// A block walks a strip; or, SHARES, there is one for each multiprocessor, and all have as many tiles, those of all strips in line cut in
+// pieces (Osama, Merrill, Cecka, Garland & Owens 2023, "Stream-K"). As these are no shorter than a strip, a block may begin within one and end
+// within another. It walks what it has of the latter first and hands the states on to the block after it, which goes on with that strip
+// last (Course): what a block waits for, the block before it has walked at once.
 //
 // A warp has tiles of its own, which the device's engine brings (bulk.cuh), OWN_TILES ahead, so it waits for no other but for the states,
 // and between being handed these and handing them on lie four multiply-adds. An element is made, and finished, by the lane that owns
@@ -36,7 +41,7 @@
 
 static_assert(LANES == 4 && SLOTS == 16 && PACK == 4 && CHANNELS == CHANNELS_PER_WARP, "all warps have the same channels");
 static_assert(PARTS == WARPS && WARPS > 1, "each walks a tile of its own");
-static_assert(!CUT, "a row is walked whole");
+static_assert(!CUT, "rows have no chunks");
 static_assert(!SEQ_IDX || TILE == 16, "a warp has a thread for each frame of a tile, and for as many before it");
 static_assert(SPAN % 2 == 0, "a span is made of pairs of frames");
 
@@ -61,6 +66,9 @@ struct OfWarp {
 #endif
   alignas(16) Real made[TILE / 2][CHANNELS][2][2];  // pairs of frames of each channel, {Δ, scaled x} of a frame
   Real handed[32][STATES];                          // the states before its tile, a thread's each
+#if SHARES
+  Real last[32][STATES];  // those after the last tile of a strip, if it has walked that
+#endif
 };
 struct Shared {
   OfWarp warps[WARPS];
@@ -77,16 +85,94 @@ __device__ __forceinline__ bool is_elected() {
   return elected;
 }
 
-// Asks for a warp's tile. The row is found anew, in 32 bits: so it is known to be the same for all threads, too.
+// Where a block is: at a tile of a strip, of which it walks so many from this one on.
+struct Spot {
+  u32 row, strip;  // the strip's number among those of its row
+  int number, left;
+
+  __device__ __forceinline__ Place place(const Arguments& args) const {
+    return SHARES ? place_of(args, row, strip) : find_place(args);
+  }
+};
+
+// The tiles that a block walks, by their position in the order in which it does: those of its strip or, SHARES, as many as all other blocks
+// do.
+struct Course {
+  int tiles;       // of a strip
+  u32 row, strip;  // of the first, in line
+#if SHARES
+  int count;
+  int first;  // the number of the first of them in its strip
+  // How many of them are of the last strip, if the block after goes on with it, and of the first, if the block before has begun it.
+  int head, tail;
+#endif
+
+  __device__ __forceinline__ Course(const Arguments& args) : tiles((int)((args.seq + TILE - 1) / TILE)) {
+#if SHARES
+    const u32 each = (u32)args.tiles_per_block, begin = blockIdx.x * each;
+    const u32 left = (u32)args.batch * blocks_of_channels(args) * (u32)tiles - begin;
+    count = (int)(left < each ? left : each);
+    row = begin;
+    first = (int)take(row, (u32)tiles);
+    u32 strips = (u32)(first + count);
+    head = (int)take(strips, (u32)tiles);
+    tail = first > 0 ? tiles - first : 0;
+    strip = take(row, blocks_of_channels(args));
+#else
+    row = blockIdx.z * gridDim.y + blockIdx.y;
+    strip = blockIdx.x;
+#endif
+  }
+
+#if SHARES
+  __device__ __forceinline__ int end() const { return count; }
+
+  __device__ __forceinline__ Spot at(const Arguments& args, int position) const {
+    int line = first + position;  // tiles from the beginning of the first strip on
+    if (position < head) {
+      line += count - head;
+    } else if (position < count - tail) {
+      line += tail - head;
+    } else {
+      line -= count - tail;
+    }
+    Spot spot{row, strip};
+#pragma unroll 1
+    for (; line >= tiles; line -= tiles) {
+      if (++spot.strip == blocks_of_channels(args)) {
+        spot.strip = 0;
+        spot.row++;
+      }
+    }
+    spot.number = line;
+    spot.left = position < head ? head - position : tiles - line;
+    return spot;
+  }
+#else
+  __device__ __forceinline__ int end() const { return tiles; }
+
+  __device__ __forceinline__ Spot at(const Arguments&, int position) const { return {row, strip, position, tiles - position}; }
+#endif
+};
+
+// A number that all threads of a warp have: by an exchange, so that the compiler knows it.
+__device__ __forceinline__ int of_warp(int number) { return __shfl_sync(ALL_LANES, number, 0); }
+
+// Asks for a warp's tile.
 __device__ __forceinline__ void ask(Tile& tile, Barrier& brought, const Arguments& args, const Maps& maps, const Place& place,
                                     int number) {
-  bring_tile(tile, args, maps, place, (int)(blockIdx.z * gridDim.y + blockIdx.y), number * TILE, brought);
+#if SHARES
+  const int row = (int)place.row;
+#else
+  const int row = (int)(blockIdx.z * gridDim.y + blockIdx.y);
+#endif
+  bring_tile(tile, args, maps, place, row, number * TILE, brought);
   brought.arrive_announcing(sizeof(Tile));
 }
 
-// Hands states on to a warp.
-__device__ __forceinline__ void hand_on(Shared& shared, int warp, const State (&states)[STATES]) {
-  store_lane(shared.warps[warp].handed[threadIdx.x % 32], states);
+// Tells a warp that it has been handed the states before its tile. The warp before it does, when it has been told itself: so what was handed
+// in the round before has been read.
+__device__ __forceinline__ void tell(Shared& shared, int warp) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) shared.handed[warp].arrive();
 }
@@ -102,13 +188,45 @@ __device__ __forceinline__ const Projections<Real>& widen([[maybe_unused]] OfWar
 #endif
 }
 
+#if SHARES
+// Hands states on to the block after this, and waits for those that the block before hands on. `handed` is `token` from when they are
+// there until they have been read, and never else: that is a random number of the process, which leaves no trace, so nothing has to be
+// cleared before. Blocks begin in the order of their numbers, as those do that wait for one before them in CUB's scan.
+__device__ __forceinline__ State* handed_states(const Arguments& args, u32 block) {
+  return args.handed_states + (block * 32 + threadIdx.x % 32) * STATES;
+}
+__device__ __forceinline__ void hand_on_to_block(const Arguments& args, const State (&states)[STATES]) {
+  store_lane(handed_states(args, blockIdx.x + 1), states);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(args.handed + blockIdx.x + 1), "l"(args.token) : "memory");
+  }
+}
+__device__ __forceinline__ void wait_for_block(const Arguments& args, State (&states)[STATES]) {
+  u64* handed = args.handed + blockIdx.x;
+  u64 token;
+  do {
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(token) : "l"(handed) : "memory");
+  } while (token != args.token);
+  load_lane(states, handed_states(args, blockIdx.x));
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) *handed = 0;
+}
+#endif
+
 #if SEQ_IDX
-// The block's row as if for the first time: what the compiler has found from it before, it would keep in registers all through the walk of
-// other tiles.
-__device__ __forceinline__ u32 row_anew() {
+// The row of a strip as if for the first time: what the compiler has found from it before, it would keep in registers all through the walk
+// of other tiles.
+__device__ __forceinline__ u32 row_anew([[maybe_unused]] const Spot& strip) {
+#if SHARES
+  u32 row = strip.row;
+  asm volatile("" : "+r"(row));
+  return row;
+#else
   u32 y, z, rows;
   asm volatile("mov.u32 %0, %%ctaid.y;\nmov.u32 %1, %%ctaid.z;\nmov.u32 %2, %%nctaid.y;" : "=r"(y), "=r"(z), "=r"(rows));
   return z * rows + y;
+#endif
 }
 
 // The index of a frame in scan order, or −1 where there is none.
@@ -117,8 +235,8 @@ __device__ __forceinline__ int index_at(const Arguments& args, u32 row, int i) {
 }
 
 // Of the frames of a tile, and of as many before them, a thread's each: what their marks are found by.
-__device__ __forceinline__ int index_for_marks(const Arguments& args, int number) {
-  return index_at(args, row_anew(), (number - 1) * TILE + thread_anew() % 32);
+__device__ __forceinline__ int index_for_marks(const Arguments& args, const Spot& strip, int number) {
+  return index_at(args, row_anew(strip), (number - 1) * TILE + thread_anew() % 32);
 }
 
 // The index of the last frame before this one, in scan order, that is not skipped, or −1. By all threads of a warp, which go back in wide
@@ -156,11 +274,11 @@ struct Marks {
   Marks() = default;
 #if SEQ_IDX
   // Of those of a tile, from what all threads of its warp have of `index_for_marks`.
-  __device__ __forceinline__ Marks(const Arguments& args, int number, int index) {
+  __device__ __forceinline__ Marks(const Arguments& args, const Spot& strip, int number, int index) {
     const int own = (int)(threadIdx.x % 32) - TILE;
     const u32 taken = __ballot_sync(ALL_LANES, index >= 0);
     int last = -1;
-    if (taken >> TILE && !(taken << TILE)) last = index_before(args, row_anew(), (number - 1) * TILE);
+    if (taken >> TILE && !(taken << TILE)) last = index_before(args, row_anew(strip), (number - 1) * TILE);
     const u8 mark = mark_in_warp(index, last);
     const u32 bits = own < 0 ? 0 : (mark & MARK_RESET ? 1u << own : 0) | (mark & MARK_SKIP ? 1u << TILE << own : 0);
     const u32 all = __reduce_or_sync(ALL_LANES, bits);
@@ -375,17 +493,39 @@ __device__ __forceinline__ void walk_part(const Arguments& args, const Owner& ow
   }
 }
 
-// Where a warp is: the tile that it walks, in which of its rounds.
+// Where a warp is: the tile of a strip that it walks, in which of its rounds, and up to which the block walks them.
 struct Step {
-  int warp, round, number;
+  int warp, round, number, end;
 
+  __device__ __forceinline__ int position() const { return warp + round * WARPS; }
   __device__ __forceinline__ int next_warp() const { return warp + 1 < WARPS ? warp + 1 : 0; }
+  __device__ __forceinline__ void advance() {
+    round++;
+    number += WARPS;
+  }
 };
 
 // Waits for the states before a warp's tile.
 __device__ __forceinline__ void wait_for_states(Shared& shared, const Step& step, State (&before)[STATES]) {
   shared.handed[step.warp].wait(step.round % 2);
   load_lane(before, shared.warps[step.warp].handed[threadIdx.x % 32]);
+}
+
+// Where the thread's states after a tile go: to the next warp. Those after a strip's last tile it has back from there, if nobody walks
+// another strip.
+__device__ __forceinline__ Real* kept_after(Shared& shared, const Step& step) {
+  auto* states = &shared.warps[step.next_warp()].handed;
+#if SHARES
+  if (step.number + 1 == step.end) states = &shared.warps[step.warp].last;
+#endif
+  return (*states)[threadIdx.x % 32];
+}
+
+// Hands on the states after a warp's tile. After a strip's last tile the next warp is told, too, so that none is ahead of what others have been
+// handed.
+__device__ __forceinline__ void hand_on(Shared& shared, const Step& step, const State (&after)[STATES]) {
+  store_lane(kept_after(shared, step), after);
+  tell(shared, step.next_warp());
 }
 
 // Walks a tile all of whose frames go on with the sequence of those before.
@@ -403,7 +543,7 @@ __device__ __forceinline__ void walk_whole(Shared& shared, const Arguments& args
   State after[STATES];
 #pragma unroll
   for (int s = 0; s < STATES; s++) after[s] = over_chunk(before[s], all[s], from_zero[s], false);
-  hand_on(shared, step.next_warp(), after);
+  hand_on(shared, step, after);
   if (args.checkpoints) keep_before(args, place, step.number * TILE, before);
 
   Target target(args, place, step.number);
@@ -438,12 +578,12 @@ __device__ __forceinline__ void walk_marked(Shared& shared, const Arguments& arg
         thread.h[s] = before[s];
       }
       is_known = is_known || marks.skip_all();
-      if (is_known) hand_on(shared, step.next_warp(), after);
+      if (is_known) hand_on(shared, step, after);
       if (args.checkpoints) keep_before(args, place, step.number * TILE, before);
     }
     walk_part(args, owner, thread, shared.warps[step.warp], tile, projections, marks, target);
   }
-  if (!is_known) hand_on(shared, step.next_warp(), thread.h);
+  if (!is_known) hand_on(shared, step, thread.h);
 }
 #endif
 
@@ -453,11 +593,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
   let_next_begin();
-  const Place place = find_place(args);
-  if (place.row >= args.batch) return;
-  // By an exchange, so that the compiler knows that all threads of a warp have the same.
-  const int warp = __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0);
-  const int tiles = (int)((args.seq + TILE - 1) / TILE);
+  const Course course(args);
+  const int warp = of_warp((int)threadIdx.x / 32);
   OfWarp& own = shared.warps[warp];
   const bool asks = is_elected();
   if (asks) {
@@ -466,63 +603,112 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     show_to_engine();
 #pragma unroll
     for (int stage = 0; stage < OWN_TILES; stage++) {
-      const int number = warp + stage * WARPS;
-      if (number < tiles) ask(own.tiles[stage], shared.brought[warp][stage], args, maps, place, number);
+      const int position = warp + stage * WARPS;
+      if (position >= course.end()) continue;
+      const Spot spot = course.at(args, position);
+      ask(own.tiles[stage], shared.brought[warp][stage], args, maps, spot.place(args), spot.number);
     }
   }
-#if SEQ_IDX
-  int index = index_for_marks(args, warp);
-#endif
-  Thread thread;
-  find_thread(thread, place);
-  Owner owner(args, thread);
-  begin_thread(thread, args, place);
-  owner.settle_parameters(args);
-  __syncthreads();  // the barriers of all warps have begun
-  if (warp == 0) hand_on(shared, 0, thread.h);
-  wait_for_kernels_before();  // they may still read what lies where y goes
 
-  // A last tile that lacks frames is walked by itself where these would not leave the states as they are; where rows are packed, it has
-  // marks.
-  const int whole = !SEQ_IDX && any_of_warp(!thread.finite) && args.seq % TILE != 0 ? tiles - 1 : tiles;
-  Step step{warp, 0, warp};
-#pragma unroll 1
-  for (; step.number < whole; step.round++, step.number += WARPS) {
-    Tile& tile = own.tiles[step.round % OWN_TILES];
-    Barrier& brought = shared.brought[warp][step.round % OWN_TILES];
-    const int left = (int)args.seq - step.number * TILE;
-    brought.wait(step.round / OWN_TILES % 2);
-    const Real delta_sum = make_elements(args, owner, thread, tile, left, own.made);
-    const Projections<Real>& projections = widen(own, tile);
-    __syncwarp();
-#if SEQ_IDX
-    Marks marks;
-    if (!goes_on(index)) marks = Marks(args, step.number, index);
-    index = index_for_marks(args, step.number + WARPS);
-    if (marks.any()) {
-      walk_marked(shared, args, place, owner, thread, step, tile, projections, marks);
-    } else
+  // The barriers of all warps have begun when these have met: where rows are packed here, for 7% of a long row; else a warp asks for its
+  // parameters first, for 1% (H200).
+  if (SEQ_IDX) __syncthreads();
+  Step step{warp};
+  int begin = 0;
+  do {
+    Spot strip = course.at(args, begin);
+#if SHARES
+    strip = {(u32)of_warp((int)strip.row), (u32)of_warp((int)strip.strip), of_warp(strip.number), of_warp(strip.left)};
 #endif
-    {
-      walk_whole(shared, args, place, owner, thread, step, tile, projections, delta_sum);
+    const int skipped = step.position() - begin;  // tiles before the warp's first
+    const Place place = strip.place(args);
+    step.number = strip.number + skipped;
+    step.end = strip.number + strip.left;
+#if SEQ_IDX
+    int index = index_for_marks(args, strip, step.number);
+#endif
+    Thread thread;
+    find_thread(thread, place);
+    Owner owner(args, thread);
+    begin_thread(thread, args, place);
+    owner.settle_parameters(args);
+    if (!SEQ_IDX && begin == 0) __syncthreads();
+    begin += strip.left;
+    if (skipped >= strip.left) continue;
+    wait_for_kernels_before();  // they may still read what lies where y goes
+    if (skipped == 0) {
+#if SHARES
+      if (strip.number > 0) wait_for_block(args, thread.h);
+#endif
+      store_lane(own.handed[threadIdx.x % 32], thread.h);
+      if (step.position() == 0) tell(shared, warp);
     }
-    __syncwarp();
-    const int next = step.number + OWN_TILES * WARPS;
-    if (asks && next < tiles) ask(tile, brought, args, maps, place, next);
-  }
-  if (!SEQ_IDX && step.number < tiles) {
-    const Tile& tile = own.tiles[step.round % OWN_TILES];
-    shared.brought[warp][step.round % OWN_TILES].wait(step.round / OWN_TILES % 2);
-    make_elements(args, owner, thread, tile, TILE, own.made);
-    const Projections<Real>& projections = widen(own, tile);
-    wait_for_states(shared, step, thread.h);
-    __syncwarp();
-    if (args.checkpoints) keep_before(args, place, step.number * TILE, thread.h);
-    walk_part(args, owner, thread, own, tile, projections, Marks(), Target(args, place, step.number));
-  } else if (step.number - WARPS == tiles - 1) {
-    load_lane(thread.h, shared.warps[step.next_warp()].handed[threadIdx.x % 32]);  // as this thread has handed it on
-  } else {
-    return;
-  }
-  end_thread(thread, args, place);
+
+    const auto ask_next = [&](Tile& tile, Barrier& brought) {
+      const int number = step.number + OWN_TILES * WARPS;
+      if (number < step.end) {
+        ask(tile, brought, args, maps, place, number);
+        return;
+      }
+#if SHARES
+      const int next = step.position() + OWN_TILES * WARPS;
+      if (next >= course.end()) return;
+      const Spot spot = course.at(args, next);
+      ask(tile, brought, args, maps, spot.place(args), spot.number);
+#endif
+    };
+    // A last tile that lacks frames is walked by itself where these would not leave the states as they are; where rows are packed, it has
+    // marks.
+    const bool by_itself = !SEQ_IDX && any_of_warp(!thread.finite) && step.end * TILE > args.seq;
+    const int whole = by_itself ? step.end - 1 : step.end;
+#pragma unroll 1
+    for (; step.number < whole; step.advance()) {
+      Tile& tile = own.tiles[step.round % OWN_TILES];
+      Barrier& brought = shared.brought[warp][step.round % OWN_TILES];
+      const int left = (int)args.seq - step.number * TILE;
+      brought.wait(step.round / OWN_TILES % 2);
+      const Real delta_sum = make_elements(args, owner, thread, tile, left, own.made);
+      const Projections<Real>& projections = widen(own, tile);
+      __syncwarp();
+#if SEQ_IDX
+      Marks marks;
+      if (!goes_on(index)) marks = Marks(args, strip, step.number, index);
+      index = index_for_marks(args, strip, step.number + WARPS);
+      if (marks.any()) {
+        walk_marked(shared, args, place, owner, thread, step, tile, projections, marks);
+      } else
+#endif
+      {
+        walk_whole(shared, args, place, owner, thread, step, tile, projections, delta_sum);
+      }
+      __syncwarp();
+      if (asks) ask_next(tile, brought);
+    }
+    if (by_itself && step.number < step.end) {
+      Tile& tile = own.tiles[step.round % OWN_TILES];
+      Barrier& brought = shared.brought[warp][step.round % OWN_TILES];
+      brought.wait(step.round / OWN_TILES % 2);
+      make_elements(args, owner, thread, tile, TILE, own.made);
+      const Projections<Real>& projections = widen(own, tile);
+      wait_for_states(shared, step, thread.h);
+      __syncwarp();
+      if (args.checkpoints) keep_before(args, place, step.number * TILE, thread.h);
+      walk_part(args, owner, thread, own, tile, projections, Marks(), Target(args, place, step.number));
+      hand_on(shared, step, thread.h);
+      if (SHARES && asks) ask_next(tile, brought);
+      step.advance();
+    }
+    // Who has walked the last tile leaves the states after it: those after the row, or for the block that goes on with it.
+    if (step.number - WARPS == step.end - 1) {
+      const Step last{warp, step.round, step.number - WARPS, step.end};
+      load_lane(thread.h, kept_after(shared, last));
+#if SHARES
+      if (step.end < course.tiles) {
+        hand_on_to_block(args, thread.h);
+        continue;
+      }
+#endif
+      end_thread(thread, args, place);
+    }
+  } while (SHARES && begin < course.end());
 }

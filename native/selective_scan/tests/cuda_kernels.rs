@@ -191,6 +191,33 @@ fn the_state_is_handed_on_where_few_channels_have_long_rows() {
     }
 }
 
+#[test]
+fn strips_are_shared_where_multiprocessors_would_have_unequal_numbers() {
+    let shares = |device: &Properties, problem: &Problem| {
+        configurations(device, problem, Pass::Forward).iter().any(|kernel| kernel.shares)
+    };
+    let h200 = device(90);
+    for problem in [
+        problem(1, 1024, 1536, 16),
+        bf16(block(1, 4096, 1536, 16)),
+        packed(reversed(problem(1, 2048, 1280, 16))),
+        problem(2, 2048, 1152, 64),
+    ] {
+        assert!(shares(&h200, &problem), "{problem:?}");
+        // Each has one.
+        let few = Properties { multiprocessors: 400, ..h200 };
+        assert!(!shares(&few, &problem), "{problem:?}");
+    }
+    for problem in [
+        problem(1, 65536, 1024, 16),
+        // All but eight of them have two, and short rows.
+        problem(1, 1024, 2048, 16),
+        problem(1, 200, 1536, 16),
+    ] {
+        assert!(!shares(&h200, &problem), "{problem:?}");
+    }
+}
+
 /// Of which chunks a device finds in copied tiles what is to be known of them: a forward pass's, a backward pass's, and its
 /// adjoints'.
 fn copied_chunks(device: &Properties, problem: &Problem) -> [bool; 3] {

@@ -98,6 +98,11 @@ pub(super) struct Arguments {
     pub(super) last_direction: i32,
     pub(super) write_final: i32,
     pub(super) sums_go_on: i32,
+
+    pub(super) tiles_per_block: i64,
+    pub(super) handed_states: CUdeviceptr,
+    pub(super) handed: CUdeviceptr,
+    pub(super) token: u64,
 }
 
 /// A real, in the first of 8 bytes.

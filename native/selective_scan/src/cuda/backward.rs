@@ -10,7 +10,7 @@ use super::launch::{
 };
 use super::policy::{
     Alignment, BackwardPlan, Chunks, Configurations, Layout, PARTS_AT_ONCE, Piece, Properties, ROW_THREADS,
-    SHARERS_OF_MANY, StatesPlan,
+    Relay, SHARERS_OF_MANY, Shared, StatesPlan,
 };
 use super::tensor_maps::Maps;
 use super::workspace::{Workplace, Workspace, lay_out_backward};
@@ -18,8 +18,8 @@ use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// What finds the states at the boundaries of chunks from the inputs.
 enum States<K> {
-    /// The forward pass, which keeps them; its outputs go where the gradient of x will be. `is_copied`: it wants tensor maps.
-    Forward { layout: Layout, is_copied: bool, kernel: K },
+    /// The forward pass, which keeps them, by forward.cu in this layout or by relay.cu; its outputs go where the gradient of x will be.
+    Forward { layout: Layout, relay: Option<Relay>, kernel: K },
     /// Summaries of the chunks.
     Summaries(Boundaries<K>),
 }
@@ -48,12 +48,11 @@ impl BackwardKernels<Wanted> {
         let states = || match plan.states {
             StatesPlan::Forward { layout, relay } => {
                 let relay = relay.filter(|_| configurations.aligned_for_bulk());
-                let layout = relay.unwrap_or(layout);
                 let kernel = match relay {
-                    Some(_) => Wanted::new(of(layout).relay(), c"scan_relay"),
+                    Some(relay) => Wanted::new(of(relay.layout).relay(&relay), c"scan_relay"),
                     None => Wanted::new(of(layout).forward(1), c"scan_forward"),
                 };
-                States::Forward { layout, is_copied: relay.is_some(), kernel }
+                States::Forward { layout, relay, kernel }
             }
             StatesPlan::Summaries(layout) => {
                 States::Summaries(Boundaries::of(&of(layout), Chunks::OfBackward, false))
@@ -80,8 +79,8 @@ impl BackwardKernels<Wanted> {
             round_constants: f(self.round_constants)?,
             marks: self.marks.map(&mut *f).transpose()?,
             states: match self.states {
-                Some(States::Forward { layout, is_copied, kernel }) => {
-                    Some(States::Forward { layout, is_copied, kernel: f(kernel)? })
+                Some(States::Forward { layout, relay, kernel }) => {
+                    Some(States::Forward { layout, relay, kernel: f(kernel)? })
                 }
                 Some(States::Summaries(states)) => Some(States::Summaries(states.try_map(f)?)),
                 None => None,
@@ -100,11 +99,18 @@ impl BackwardKernels<Kernel> {
         arguments: &Arguments,
     ) -> Result<(), Error> {
         match &self.states {
-            Some(States::Forward { layout, is_copied, kernel }) => {
+            Some(States::Forward { layout, relay: None, kernel }) => {
                 let arguments = arguments.keeping_states(problem, layout);
-                let maps = is_copied.then(|| Maps::of(problem, layout, &arguments)).transpose()?;
-                let blocks = walking_blocks(&arguments);
-                launcher.launch_with("forward", *kernel, blocks, &arguments, maps.as_ref())?;
+                launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
+            }
+            Some(States::Forward { relay: Some(relay), kernel, .. }) => {
+                let arguments = arguments.keeping_states(problem, &relay.layout);
+                let maps = Maps::of(problem, &relay.layout, &arguments)?;
+                let blocks = match relay.shared {
+                    Some(Shared { blocks, .. }) => Blocks::in_line(blocks),
+                    None => walking_blocks(&arguments),
+                };
+                launcher.launch_with("forward", *kernel, blocks, &arguments, Some(&maps))?;
             }
             Some(States::Summaries(states)) => states.find(launcher, problem, arguments)?,
             None => {}

@@ -7,7 +7,9 @@ use super::device::Device;
 use super::launch::{
     Blocks, Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
 };
-use super::policy::{Alignment, Chunks, Configurations, ForwardPlan, Properties, Share, checkpoint_interval};
+use super::policy::{
+    Alignment, Chunks, Configurations, ForwardPlan, Properties, Relay, Share, checkpoint_interval,
+};
 use super::tensor_maps::Maps;
 use super::workspace::{Workspace, lay_out_forward};
 use crate::{Error, Inputs, Outputs, Problem};
@@ -44,12 +46,15 @@ impl ForwardKernels<Wanted> {
         let relay = plan.relay.filter(|_| is_aligned);
         let bulk = plan.bulk.filter(|_| is_aligned && relay.is_none());
         let (slots, chunk, chunks) = match relay {
-            Some(layout) => (layout.slots(), problem.seq, 1),
+            Some(relay) => (relay.layout.slots(), problem.seq, 1),
             None => (plan.layout.slots(), plan.chunk, plan.chunks),
         };
         let direction = |direction: usize| {
             let of = |layout| of(layout).in_direction(direction);
-            let relayed = |layout| (Share::all(layout), Wanted::new(of(layout).relay(), c"scan_relay"));
+            let relayed = |relay: Relay| {
+                let configuration = of(relay.layout).relay(&relay);
+                (Share::of_relay(relay), Wanted::new(configuration, c"scan_relay"))
+            };
             let copied = |share: Share| {
                 let bulk = of(share.layout).bulk(chunks, share.in_line.is_some());
                 (share, Wanted::new(bulk, c"scan_bulk"))
@@ -57,7 +62,7 @@ impl ForwardKernels<Wanted> {
             let forward = of(plan.layout).forward(chunks);
             Direction {
                 shares: match (relay, bulk) {
-                    (Some(layout), _) => vec![relayed(layout)],
+                    (Some(relay), _) => vec![relayed(relay)],
                     (None, Some(bulk)) => bulk.shares(problem).into_iter().map(copied).collect(),
                     (None, None) => vec![(Share::all(plan.layout), Wanted::new(forward, c"scan_forward"))],
                 },

@@ -1,10 +1,15 @@
 //! What a pass carries from kernel to kernel: how much memory that is, and where in it each lies.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::arguments::{Arguments, Sizes, passes};
 use super::launch::Pass;
-use super::policy::{BackwardPlan, ForwardPlan, StatesPlan, decay_by_sum, finds_marks, is_constant};
+use super::policy::{
+    BackwardPlan, ForwardPlan, Relay, Shared, StatesPlan, decay_by_sum, finds_marks, is_constant,
+};
 use crate::{Problem, Projection};
 
 /// Hands out a workspace piece by piece; from address 0, it only measures.
@@ -79,6 +84,23 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// Sets what blocks of relay.cu that share strips walk, and where they hand states on.
+    fn lay_out_relay(&mut self, problem: &Problem, relay: &Relay, at: &mut Workspace) {
+        let Relay { layout, shared, .. } = relay;
+        if let Some(Shared { blocks, tiles_per_block }) = *shared {
+            self.tiles_per_block = tiles_per_block as i64;
+            self.handed_states =
+                at.take(blocks * layout.channels * layout.slots() * Sizes::of(problem).state);
+            self.handed = at.take(blocks * size_of::<u64>());
+            self.token = *TOKEN;
+        }
+    }
+}
+
+/// What says of states that they have been handed on: never 0, and nothing that anybody else would write.
+static TOKEN: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()) | 1);
+
 /// Bytes of the sums of a sequence over passes of so many states, if there are several.
 fn sums_of_sequence(problem: &Problem, slots: usize) -> usize {
     let several = passes(problem, slots) > 1;
@@ -96,6 +118,9 @@ pub(super) fn lay_out_forward(
     let slots = plan.layout.slots();
     let boundaries = if plan.chunks > 1 { problem.batch * plan.chunks * problem.dim } else { 0 };
     arguments.lay_out_boundaries(problem, (boundaries, slots), (0, 0), at);
+    if let Some(relay) = &plan.relay {
+        arguments.lay_out_relay(problem, relay, at);
+    }
     arguments.y_sum = at.gather(&sizes, arguments.y, sums_of_sequence(problem, slots));
     packings(problem, plan.chunks, 1, at)
 }
@@ -157,6 +182,11 @@ fn lay_out_passes(
     let width = boundary_width(problem, plan);
     arguments.boundary_width = width as i64;
     arguments.lay_out_boundaries(problem, (boundaries, width), (side_by_side, slots), at);
+    if let StatesPlan::Forward { relay: Some(relay), .. } = &plan.states
+        && own_states
+    {
+        arguments.lay_out_relay(problem, relay, at);
+    }
     let bytes_each = edges * slots * sizes.state;
     arguments.boundary_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
 

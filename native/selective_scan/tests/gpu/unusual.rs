@@ -1,7 +1,7 @@
 //! Shapes at the ends of what is allowed.
 
-use selective_scan::cuda::Pass;
 use selective_scan::cuda::compile::Program;
+use selective_scan::cuda::{Pass, configurations};
 use selective_scan::naive::encode;
 use selective_scan::{Coefficients, ElementType, Method, Problem, Projection};
 
@@ -259,6 +259,7 @@ pub fn relays(quick: bool) {
         from_inputs.into_iter().chain([problem(1, 128, 24, 32), packed(problem(1, 128, 24, 20))]);
     all(from_inputs.collect(), |problem| check(&random::case(problem, 1)));
     marked_tiles(quick);
+    shared_strips(quick);
     // Nobody wants the state after the row, whose last tile lacks frames.
     check_y(&random::case(block(1, 333, 40, 16), 1)).unwrap();
     for rate in [f32::NEG_INFINITY, -3e38] {
@@ -277,6 +278,41 @@ pub fn relays(quick: bool) {
         case.inputs.x.fill(0);
         check_forward(&case, &case.forward(forward)).unwrap();
     }
+}
+
+/// Rows of so many channels that blocks begin and end within them.
+fn shared_strips(quick: bool) {
+    let problems = [
+        initial_state(problem(1, 420, 1072, 16)),
+        packed(bf16(initial_state(block(3, 600, 400, 16)))),
+        // Of several rows.
+        initial_state(block(45, 470, 24, 12)),
+        grouped(2, 4, problem(1, 700, 1536, 16)),
+        // The last block has few tiles left.
+        reversed(initial_state(problem(1, 790, 1100, 16))),
+        packed(reversed(problem(2, 801, 600, 16))),
+        both(initial_state(problem(1, 450, 1304, 16))),
+        packed(initial_state(problem(1, 450, 1304, 36))),
+        by(Method::Highorder, bf16(initial_state(block(1, 450, 1304, 16)))),
+        by(Method::Bilinear, initial_state(problem(5, 450, 260, 16))),
+        by(Method::Poly, packed(block(1, 450, 1304, 16))),
+        Problem { element: ElementType::F16, ..by(Method::Foh, problem(1, 450, 2240, 16)) },
+    ];
+    let device = device().properties();
+    let shares = |problem: &Problem| {
+        configurations(&device, problem, Pass::Forward)
+            .iter()
+            .any(|kernel| kernel.program == Program::Relay && kernel.shares)
+    };
+    let (with, without): (Vec<_>, Vec<_>) = problems.iter().partition(|problem| shares(problem));
+    assert!(with.is_empty() || without.is_empty(), "strips are shared in all but {without:#?}");
+    let some = if quick { 3 } else { problems.len() };
+    all(problems.into_iter().take(some).enumerate().collect(), |(seed, problem)| {
+        check_kept(&random::case(problem, seed as u64))
+    });
+    // States that are infinitely fast, and a backward pass that has its states from the inputs.
+    check_forgetting(problem(1, 423, 1072, 16), f32::NEG_INFINITY);
+    check(&random::case(problem(1, 423, 1072, 16), 1)).unwrap();
 }
 
 /// Packed rows whose warps find marks of all kinds in their tiles.

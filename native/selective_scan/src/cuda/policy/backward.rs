@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::iter::successors;
 
 use super::configurations::threads_wanted;
-use super::forward::{ForwardPlan, MOST_ROUNDS};
+use super::forward::{ForwardPlan, MOST_ROUNDS, Relay};
 use super::{
     Layout, Properties, blocks, decay_by_sum, has_several_passes, is_constant, is_plain, real_bytes,
     state_words, states_for, unit, varying,
@@ -52,7 +52,7 @@ pub enum StatesPlan {
         /// Of forward.cu.
         layout: Layout,
         /// Of relay.cu.
-        relay: Option<Layout>,
+        relay: Option<Relay>,
     },
     /// Summaries of the chunks, by walks of this layout, and a scan over them.
     Summaries(Layout),
@@ -380,7 +380,7 @@ impl Properties {
             self.forward_keeping(problem, plan.chunk, MOST_ROUNDS);
         let is_one_pass = |layout: &Layout| !has_several_passes(problem, layout);
         (chunks == 1 && is_one_pass(&layout))
-            .then(|| StatesPlan::Forward { layout, relay: relay.filter(is_one_pass) })
+            .then(|| StatesPlan::Forward { layout, relay: relay.filter(|relay| is_one_pass(&relay.layout)) })
     }
 
     /// Segments beyond which a device is full.

@@ -7,10 +7,10 @@
 
 use super::backward::{BACKWARD_WARPS, is_heavy_walk_back, sums_of_frame};
 use super::configurations::{MOST_JOINED, blocks_of_bulk, blocks_wanted};
-use super::forward::{BULK_FRAMES_OF_ROW, MOST_LANES, bulk_bytes, forward_bytes, is_short_row};
+use super::forward::{BULK_FRAMES_OF_ROW, MOST_LANES, RELAY_WARPS, bulk_bytes, forward_bytes, is_short_row};
 use super::{
-    BackwardPlan, Bulk, ForwardPlan, Layout, Properties, blocks, changes_elements, decay_by_sum,
-    is_heavy_walk_forward, is_long_walk_forward, state_words,
+    BackwardPlan, Bulk, ForwardPlan, Layout, Properties, Relay, Shared, blocks, changes_elements,
+    decay_by_sum, is_heavy_walk_forward, is_long_walk_forward, state_words,
 };
 use crate::cuda::arguments::passes;
 use crate::cuda::compile::Program;
@@ -92,13 +92,16 @@ const PREFIX: f64 = 4020.0;
 
 /// By relay.cu: before and after the tiles, and a tile of all that a multiprocessor has, by zoh. Of what other walks take more, the share
 /// that is walked once; the products of decays, where they are not by ΣΔ; and how many times as long elements of 16 bits take, and
-/// tiles of one block alone.
+/// tiles of one block alone. The same of blocks that share strips, and how many times as long these take with fewer warps than they can have.
 const RELAY_START: f64 = 6160.0;
 const RELAY_TILE: f64 = 265.0;
+const SHARED_RELAY_START: f64 = 11_300.0;
+const SHARED_RELAY_TILE: f64 = 257.0;
 const OF_WALK_FROM_ZERO: f64 = 0.68;
 const OF_PRODUCTS: f64 = 0.17;
 const OF_WIDENING: f64 = 1.03;
 const OF_ONE_BLOCK: f64 = 0.91;
+const OF_FEW_WARPS: f64 = 1.1;
 /// Of packed rows: what their marks take before and after the tiles, and how many times as long a tile. Of the start, what passes after
 /// the first take.
 const RELAY_MARKS: f64 = 3000.0;
@@ -160,17 +163,25 @@ impl Properties {
     }
 
     /// Clocks of a forward pass by relay.cu.
-    pub(super) fn relay_clocks(&self, problem: &Problem, layout: &Layout) -> f64 {
-        let each = self.share(problem, layout);
+    pub(super) fn relay_clocks(&self, problem: &Problem, relay: &Relay) -> f64 {
         let of_products = if decay_by_sum(problem) { 0.0 } else { OF_PRODUCTS };
         let of_method = 1.0 + OF_WALK_FROM_ZERO * (frame_factor(problem) - 1.0) + of_products;
         let of_widening = if problem.element.size() == 2 { OF_WIDENING } else { 1.0 };
-        let of_few = if each == 1 { OF_ONE_BLOCK } else { 1.0 };
         let (marks, of_packed) = if problem.seq_idx { (RELAY_MARKS, OF_PACKED) } else { (0.0, 1.0) };
-        let tiles = (each * problem.seq.div_ceil(layout.tile)) as f64;
+        let Relay { layout, each, shared } = *relay;
+        let (start, tile, tiles) = match shared {
+            Some(Shared { tiles_per_block, .. }) => {
+                let of_few = if layout.warps < RELAY_WARPS[0] { OF_FEW_WARPS } else { 1.0 };
+                (SHARED_RELAY_START, SHARED_RELAY_TILE * of_few, tiles_per_block)
+            }
+            None => {
+                let of_few = if each == 1 { OF_ONE_BLOCK } else { 1.0 };
+                (RELAY_START, RELAY_TILE * of_few, each * problem.seq.div_ceil(layout.tile))
+            }
+        };
         let passes = passes(problem, layout.slots()) as f64;
-        let starts = RELAY_START * (1.0 + OF_LATER_START * (passes - 1.0)) + marks * passes;
-        starts + RELAY_TILE * of_method * of_widening * of_packed * of_few * tiles * passes
+        let starts = start * (1.0 + OF_LATER_START * (passes - 1.0)) + marks * passes;
+        starts + tile * of_method * of_widening * of_packed * tiles as f64 * passes
     }
 
     /// What a block of forward.cu takes, its layout, its frames, and how many a multiprocessor has at a time.

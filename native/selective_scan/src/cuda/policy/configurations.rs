@@ -9,7 +9,7 @@ use super::forward::{
     relay_bytes,
 };
 use super::{
-    Alignment, Chunks, Layout, Properties, finds_marks, has_several_passes, is_constant,
+    Alignment, Chunks, Layout, Properties, Relay, finds_marks, has_several_passes, is_constant,
     is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes, state_words,
     unit,
 };
@@ -392,8 +392,9 @@ impl<'a> Configurations<'a> {
         })
     }
 
-    /// relay.cu.
-    pub fn relay(&self) -> Configuration {
+    /// relay.cu, as it is planned.
+    pub fn relay(&self, relay: &Relay) -> Configuration {
+        let shares = relay.shared.is_some();
         self.that_fit(Configuration {
             program: Program::Relay,
             reverse: self.reverse,
@@ -403,8 +404,9 @@ impl<'a> Configurations<'a> {
             vector_b: 1,
             vector_c: 1,
             vector_states: self.vector_states(1),
-            min_blocks: self.properties.share(self.problem, &self.layout),
-            shared_bytes: relay_bytes(self.problem, &self.layout),
+            shares,
+            min_blocks: relay.each,
+            shared_bytes: relay_bytes(self.problem, &self.layout, shares),
             ..self.walking(Program::Relay)
         })
     }

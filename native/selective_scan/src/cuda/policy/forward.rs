@@ -53,10 +53,12 @@ const BULK_FRAMES_THAT_LOSE: usize = 256;
 /// How relay.cu walks, but for its warps: they have tiles of the same channels, of as many frames as registers have room for the decays
 /// of.
 const RELAY_LAYOUT: Layout = Layout { channels: 32 / BULK_LAYOUT.lanes, tile: 16, ..BULK_LAYOUT };
-/// Blocks of it that a multiprocessor has at most, or other walks are faster, and warps that it has of all of them: usually, and of
-/// walks that want the registers of more.
-const RELAY_BLOCKS: usize = 3;
-const RELAY_WARPS: [usize; 2] = [16, 12];
+/// Strips, which its blocks have each or share, of which a multiprocessor has at most so many, or other walks are faster; and warps that it
+/// has of all of its blocks: usually, and of walks that want the registers of more.
+const RELAY_STRIPS: usize = 3;
+pub(super) const RELAY_WARPS: [usize; 2] = [16, 12];
+/// Tiles of all strips, where these are shared: what can be counted in 32 bits.
+const MOST_TILES: usize = 1 << 31;
 /// Tiles of a warp in shared memory.
 const OWN_TILES: usize = 2;
 /// Tiles in shared memory, and as many of outputs where these do not lie in them.
@@ -95,8 +97,28 @@ pub struct ForwardPlan {
     pub chunks: usize,
     /// What bulk.cu walks instead, if the operands are aligned.
     pub bulk: Option<Bulk>,
-    /// The layout in which relay.cu walks all rows whole instead, if the operands are aligned.
-    pub relay: Option<Layout>,
+    /// What relay.cu walks instead, if the operands are aligned.
+    pub relay: Option<Relay>,
+}
+
+/// What relay.cu walks: strips, which are the channels of a block, of one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Relay {
+    /// Its layout.
+    pub layout: Layout,
+    /// Blocks that a multiprocessor has, at most.
+    pub each: usize,
+    /// How blocks share the strips; else each has its own.
+    pub shared: Option<Shared>,
+}
+
+/// Blocks of relay.cu that share strips.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared {
+    /// How many there are.
+    pub blocks: usize,
+    /// Tiles that each of them walks, and the last at most.
+    pub tiles_per_block: usize,
 }
 
 /// What bulk.cu walks.
@@ -126,6 +148,11 @@ pub(in crate::cuda) struct Share {
 }
 
 impl Share {
+    /// What relay.cu walks.
+    pub(in crate::cuda) fn of_relay(relay: Relay) -> Self {
+        Self { layout: relay.layout, in_line: relay.shared.map(|Shared { blocks, .. }| 0..blocks) }
+    }
+
     /// All blocks, by one launch.
     pub(in crate::cuda) fn all(layout: Layout) -> Self {
         Self { layout, in_line: None }
@@ -247,15 +274,15 @@ pub(in crate::cuda) fn swizzles_outputs(problem: &Problem, layout: &Layout) -> b
 }
 
 /// Shared memory of relay.cu.
-pub(super) fn relay_bytes(problem: &Problem, layout: &Layout) -> usize {
+pub(super) fn relay_bytes(problem: &Problem, layout: &Layout, shares: bool) -> usize {
     let Layout { channels, warps, tile, .. } = *layout;
     let size = problem.element.size();
     let sequences = tile * channels * size * if problem.z { 3 } else { 2 };
     let tiles = OWN_TILES * (sequences + 2 * tile * BULK_SLOTS * size);
     let widened = if size == 2 { 2 * tile * BULK_SLOTS * 4 } else { 0 };
-    let (made, handed) = (tile * channels * 2 * 4, channels * BULK_SLOTS * 4);
+    let (made, states) = (tile * channels * 2 * 4, channels * BULK_SLOTS * 4 * if shares { 2 } else { 1 });
     let barriers = (OWN_TILES + 1) * BARRIER_BYTES;
-    (warps * (tiles + widened + made + handed + barriers)).next_multiple_of(TILE_ALIGNMENT)
+    (warps * (tiles + widened + made + states + barriers)).next_multiple_of(TILE_ALIGNMENT)
 }
 
 /// Shared memory of chunks.cu.
@@ -418,26 +445,41 @@ impl Properties {
         })
     }
 
-    /// The layout in which relay.cu walks all rows at a time, with states that are kept every `interval` frames.
-    fn relay(&self, problem: &Problem, interval: usize) -> Option<Layout> {
+    /// What relay.cu may walk, with states that are kept every `interval` frames: a strip a block, and strips that blocks share.
+    fn relays(&self, problem: &Problem, interval: usize) -> impl Iterator<Item = Relay> {
         let each = self.share(problem, &RELAY_LAYOUT);
         let against = problem.reverse || problem.bidirectional;
         let wants_more = (is_long_walk_forward(problem) && problem.method != Method::Foh)
             || (is_heavy_walk_forward(problem) && (problem.seq_idx || against))
             || (problem.method == Method::Bilinear && problem.seq_idx && against);
-        let most = RELAY_WARPS[usize::from(wants_more)] / each;
         // An even number: of an odd one, some schedulers would have more of a block than others.
-        let warps = most / 2 * 2;
-        let layout = Layout { parts: warps, warps, ..RELAY_LAYOUT };
+        let layout_of = |each: usize, wants_more: bool| {
+            let warps = RELAY_WARPS[usize::from(wants_more)] / each / 2 * 2;
+            Layout { parts: warps, warps, ..RELAY_LAYOUT }
+        };
         // Of half as many states, other walks have half as many in a thread.
         let is_full = problem.state > BULK_SLOTS / 2 || each == 1;
-        let can = (1..=RELAY_BLOCKS).contains(&each)
+        let can = (1..=RELAY_STRIPS).contains(&each)
             && is_full
             && may_gather(problem)
             && (interval >= problem.seq || interval.is_multiple_of(RELAY_LAYOUT.tile))
-            && self.copies_operands(problem, &layout)
-            && self.blocks_with_room(relay_bytes(problem, &layout)) >= each;
-        can.then_some(layout)
+            && self.copies_operands(problem, &RELAY_LAYOUT);
+
+        let whole = || Relay { layout: layout_of(each, wants_more), each, shared: None };
+        let strips = problem.batch * blocks(problem, &RELAY_LAYOUT);
+        let tiles = strips * problem.seq.div_ceil(RELAY_LAYOUT.tile);
+        let shared = || {
+            let tiles_per_block = tiles.div_ceil(self.multiprocessors);
+            let shared = Shared { blocks: tiles.div_ceil(tiles_per_block), tiles_per_block };
+            let wants_more = wants_more
+                || (matches!(problem.method, Method::ZohExact | Method::Bilinear)
+                    && changes_elements(problem));
+            Relay { layout: layout_of(1, wants_more), each: 1, shared: Some(shared) }
+        };
+        let shares = strips > self.multiprocessors && tiles < MOST_TILES;
+        [can.then(whole), (can && shares).then(shared)].into_iter().flatten().filter(|relay| {
+            self.blocks_with_room(relay_bytes(problem, &relay.layout, relay.shared.is_some())) >= relay.each
+        })
     }
 
     /// The layout of a forward scan that finds what chunks of so many frames come to.
@@ -586,8 +628,10 @@ impl Properties {
         let best = timed.min_by(|(one, _), (other, _)| one.total_cmp(other));
         let (clocks, plan) = best.expect("a row may be whole");
         let all = clocks * passes(problem, plan.layout.slots()) as f64;
-        let relay = self.relay(problem, interval);
-        ForwardPlan { relay: relay.filter(|layout| self.relay_clocks(problem, layout) < all), ..plan }
+        let relays = self.relays(problem, interval).map(|relay| (self.relay_clocks(problem, &relay), relay));
+        let relay = relays.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        let relay = relay.filter(|&(clocks, _)| clocks < all).map(|(_, relay)| relay);
+        ForwardPlan { relay, ..plan }
     }
 
     /// The pass in chunks of so many frames that are walked in this layout.
