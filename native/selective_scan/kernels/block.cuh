@@ -99,7 +99,7 @@ __device__ __forceinline__ OfRow find_block([[maybe_unused]] const Arguments& ar
 }
 
 // Of a row, the block of channels with this number.
-__device__ __forceinline__ Place place_of(const Arguments& args, u32 row, u32 block) {
+__device__ __forceinline__ Place place_of(const Arguments& args, i64 row, u32 block) {
   Place place;
   place.row = row;
   set_channels(place, args, block);
@@ -110,12 +110,10 @@ __device__ __forceinline__ Place place_of(const Arguments& args, u32 row, u32 bl
 // the cache.
 __device__ __forceinline__ Place find_place(const Arguments& args) {
   const OfRow block = find_block(args);
-  Place place;
+  Place place = place_of(args, row_of_block(), block.channels);
 #if CUT
   place.chunk = block.part;
 #endif
-  place.row = row_of_block();
-  set_channels(place, args, block.channels);
   return place;
 }
 

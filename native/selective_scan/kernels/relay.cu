@@ -1,4 +1,4 @@
-// The forward scan of forward.cu for rows of few channels (`relay` of policy/forward.rs). The warps of a block walk neighbouring tiles of
+// The forward scan of forward.cu for rows of few channels (`Relay` of policy/forward.rs). The warps of a block walk neighbouring tiles of
 // one strip, which is CHANNELS channels of a row, side by side, and hand the state on from tile to tile, in a ring: no exponential is
 // computed twice, and there is one launch.
 //
@@ -7,10 +7,11 @@
 // then it adds what the former add to the outputs, u_i = a_i u_{i−1} and y_i += C_i u_i. (Of chunks and blocks that is decoupled look-back,
 // Merrill & Garland 2016, "Single-pass parallel prefix scan with decoupled look-back".)
 //
-// A block walks a strip; or, SHARES, there is one for each multiprocessor, and all have as many tiles, those of all strips in line cut in
-// pieces (Osama, Merrill, Cecka, Garland & Owens 2023, "Stream-K"). As these are no shorter than a strip, a block may begin within one and end
-// within another. It walks what it has of the latter first and hands the states on to the block after it, which goes on with that strip
-// last (Course): what a block waits for, the block before it has walked at once.
+// A block walks a strip. Or, SHARES_STRIPS, the tiles of all strips in line are cut in as many pieces as there are multiprocessors, or
+// hardly fewer, and a block walks one (Osama, Merrill, Cecka, Garland & Owens 2023, "Stream-K"). It is longer than a strip, but for the last,
+// so it may begin within one and end within another, and no strip is of three. A block walks what it has of the latter first, and hands
+// the states on to the block after it, which goes on with that strip last (Course): what a block waits for, the block before it walks
+// at once, and waits for nobody.
 //
 // A warp has tiles of its own, which the device's engine brings (bulk.cuh), OWN_TILES ahead, so it waits for no other but for the states,
 // and between being handed these and handing them on lie four multiply-adds. An element is made, and finished, by the lane that owns
@@ -66,8 +67,8 @@ struct OfWarp {
 #endif
   alignas(16) Real made[TILE / 2][CHANNELS][2][2];  // pairs of frames of each channel, {Δ, scaled x} of a frame
   Real handed[32][STATES];                          // the states before its tile, a thread's each
-#if SHARES
-  Real last[32][STATES];  // those after the last tile of a strip, if it has walked that
+#if SHARES_STRIPS
+  Real after[32][STATES];  // those after the last tile that the block walks of a strip
 #endif
 };
 struct Shared {
@@ -87,44 +88,45 @@ __device__ __forceinline__ bool is_elected() {
 
 // Where a block is: at a tile of a strip, of which it walks so many from this one on.
 struct Spot {
-  u32 row, strip;  // the strip's number among those of its row
   int number, left;
+#if SHARES_STRIPS
+  u32 row, block;  // of channels, among those of the row
+#endif
 
   __device__ __forceinline__ Place place(const Arguments& args) const {
-    return SHARES ? place_of(args, row, strip) : find_place(args);
+#if SHARES_STRIPS
+    return place_of(args, row, block);
+#else
+    return find_place(args);
+#endif
   }
 };
 
-// The tiles that a block walks, by their position in the order in which it does: those of its strip or, SHARES, as many as all other blocks
-// do.
+// The tiles that a block walks, by their position in the order in which it does: those of a strip, or a piece of those of all.
 struct Course {
-  int tiles;       // of a strip
-  u32 row, strip;  // of the first, in line
-#if SHARES
-  int count;
-  int first;  // the number of the first of them in its strip
-  // How many of them are of the last strip, if the block after goes on with it, and of the first, if the block before has begun it.
-  int head, tail;
+  int tiles;  // of a strip
+#if SHARES_STRIPS
+  int count;       // of the piece
+  int first;       // the number of the first of these in its strip
+  int head, tail;  // those of the strip that the block after goes on with, and of the one that the block before has begun
+  u32 row, block;  // of the first
 #endif
 
   __device__ __forceinline__ Course(const Arguments& args) : tiles((int)((args.seq + TILE - 1) / TILE)) {
-#if SHARES
+#if SHARES_STRIPS
     const u32 each = (u32)args.tiles_per_block, begin = blockIdx.x * each;
     const u32 left = (u32)args.batch * blocks_of_channels(args) * (u32)tiles - begin;
     count = (int)(left < each ? left : each);
-    row = begin;
-    first = (int)take(row, (u32)tiles);
-    u32 strips = (u32)(first + count);
-    head = (int)take(strips, (u32)tiles);
+    u32 strip = begin, last_strip = begin + (u32)count;
+    first = (int)take(strip, (u32)tiles);
+    head = (int)take(last_strip, (u32)tiles);
     tail = first > 0 ? tiles - first : 0;
-    strip = take(row, blocks_of_channels(args));
-#else
-    row = blockIdx.z * gridDim.y + blockIdx.y;
-    strip = blockIdx.x;
+    row = strip;
+    block = take(row, blocks_of_channels(args));
 #endif
   }
 
-#if SHARES
+#if SHARES_STRIPS
   __device__ __forceinline__ int end() const { return count; }
 
   __device__ __forceinline__ Spot at(const Arguments& args, int position) const {
@@ -136,11 +138,11 @@ struct Course {
     } else {
       line -= count - tail;
     }
-    Spot spot{row, strip};
+    Spot spot{0, 0, row, block};
 #pragma unroll 1
     for (; line >= tiles; line -= tiles) {
-      if (++spot.strip == blocks_of_channels(args)) {
-        spot.strip = 0;
+      if (++spot.block == blocks_of_channels(args)) {
+        spot.block = 0;
         spot.row++;
       }
     }
@@ -151,7 +153,7 @@ struct Course {
 #else
   __device__ __forceinline__ int end() const { return tiles; }
 
-  __device__ __forceinline__ Spot at(const Arguments&, int position) const { return {row, strip, position, tiles - position}; }
+  __device__ __forceinline__ Spot at(const Arguments&, int position) const { return {position, tiles - position}; }
 #endif
 };
 
@@ -161,17 +163,17 @@ __device__ __forceinline__ int of_warp(int number) { return __shfl_sync(ALL_LANE
 // Asks for a warp's tile.
 __device__ __forceinline__ void ask(Tile& tile, Barrier& brought, const Arguments& args, const Maps& maps, const Place& place,
                                     int number) {
-#if SHARES
+#if SHARES_STRIPS
   const int row = (int)place.row;
 #else
-  const int row = (int)(blockIdx.z * gridDim.y + blockIdx.y);
+  const int row = (int)row_of_block();  // found anew: so it is known to be the same for all threads, too
 #endif
   bring_tile(tile, args, maps, place, row, number * TILE, brought);
   brought.arrive_announcing(sizeof(Tile));
 }
 
-// Tells a warp that it has been handed the states before its tile. The warp before it does, when it has been told itself: so what was handed
-// in the round before has been read.
+// Tells a warp that it has been handed the states before its tile. The warp before it does, when it has been told itself: so what was
+// handed in the round before has been read.
 __device__ __forceinline__ void tell(Shared& shared, int warp) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) shared.handed[warp].arrive();
@@ -188,13 +190,13 @@ __device__ __forceinline__ const Projections<Real>& widen([[maybe_unused]] OfWar
 #endif
 }
 
-#if SHARES
-// Hands states on to the block after this, and waits for those that the block before hands on. `handed` is `token` from when they are
-// there until they have been read, and never else: that is a random number of the process, which leaves no trace, so nothing has to be
-// cleared before. Blocks begin in the order of their numbers, as those do that wait for one before them in CUB's scan.
+#if SHARES_STRIPS
+// Where a thread's states lie that are handed on to a block.
 __device__ __forceinline__ State* handed_states(const Arguments& args, u32 block) {
   return args.handed_states + (block * 32 + threadIdx.x % 32) * STATES;
 }
+
+// Hands states on to the block after this.
 __device__ __forceinline__ void hand_on_to_block(const Arguments& args, const State (&states)[STATES]) {
   store_lane(handed_states(args, blockIdx.x + 1), states);
   __syncwarp();
@@ -202,24 +204,28 @@ __device__ __forceinline__ void hand_on_to_block(const Arguments& args, const St
     asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(args.handed + blockIdx.x + 1), "l"(args.token) : "memory");
   }
 }
+
+// Waits for the states that the block before this hands on. A flag is the token, a random number of the process, from when they are there
+// until they have been read, and no flag is when a kernel has ended: so nothing has to be cleared before one. Blocks begin in the order of
+// their numbers, as where CUB's scan waits for one before it.
 __device__ __forceinline__ void wait_for_block(const Arguments& args, State (&states)[STATES]) {
-  u64* handed = args.handed + blockIdx.x;
+  u64* flag = args.handed + blockIdx.x;
   u64 token;
   do {
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(token) : "l"(handed) : "memory");
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(token) : "l"(flag) : "memory");
   } while (token != args.token);
   load_lane(states, handed_states(args, blockIdx.x));
   __syncwarp();
-  if (threadIdx.x % 32 == 0) *handed = 0;
+  if (threadIdx.x % 32 == 0) *flag = 0;
 }
 #endif
 
 #if SEQ_IDX
-// The row of a strip as if for the first time: what the compiler has found from it before, it would keep in registers all through the walk
-// of other tiles.
-__device__ __forceinline__ u32 row_anew([[maybe_unused]] const Spot& strip) {
-#if SHARES
-  u32 row = strip.row;
+// The row of a strip as if for the first time: what the compiler has found from it before, it would keep in registers all through
+// the walk of other tiles.
+__device__ __forceinline__ u32 row_anew([[maybe_unused]] const Spot& spot) {
+#if SHARES_STRIPS
+  u32 row = spot.row;
   asm volatile("" : "+r"(row));
   return row;
 #else
@@ -235,8 +241,8 @@ __device__ __forceinline__ int index_at(const Arguments& args, u32 row, int i) {
 }
 
 // Of the frames of a tile, and of as many before them, a thread's each: what their marks are found by.
-__device__ __forceinline__ int index_for_marks(const Arguments& args, const Spot& strip, int number) {
-  return index_at(args, row_anew(strip), (number - 1) * TILE + thread_anew() % 32);
+__device__ __forceinline__ int index_for_marks(const Arguments& args, const Spot& spot, int number) {
+  return index_at(args, row_anew(spot), (number - 1) * TILE + thread_anew() % 32);
 }
 
 // The index of the last frame before this one, in scan order, that is not skipped, or −1. By all threads of a warp, which go back in wide
@@ -274,11 +280,11 @@ struct Marks {
   Marks() = default;
 #if SEQ_IDX
   // Of those of a tile, from what all threads of its warp have of `index_for_marks`.
-  __device__ __forceinline__ Marks(const Arguments& args, const Spot& strip, int number, int index) {
+  __device__ __forceinline__ Marks(const Arguments& args, const Spot& spot, int number, int index) {
     const int own = (int)(threadIdx.x % 32) - TILE;
     const u32 taken = __ballot_sync(ALL_LANES, index >= 0);
     int last = -1;
-    if (taken >> TILE && !(taken << TILE)) last = index_before(args, row_anew(strip), (number - 1) * TILE);
+    if (taken >> TILE && !(taken << TILE)) last = index_before(args, row_anew(spot), (number - 1) * TILE);
     const u8 mark = mark_in_warp(index, last);
     const u32 bits = own < 0 ? 0 : (mark & MARK_RESET ? 1u << own : 0) | (mark & MARK_SKIP ? 1u << TILE << own : 0);
     const u32 all = __reduce_or_sync(ALL_LANES, bits);
@@ -511,20 +517,20 @@ __device__ __forceinline__ void wait_for_states(Shared& shared, const Step& step
   load_lane(before, shared.warps[step.warp].handed[threadIdx.x % 32]);
 }
 
-// Where the thread's states after a tile go: to the next warp. Those after a strip's last tile it has back from there, if nobody walks
-// another strip.
-__device__ __forceinline__ Real* kept_after(Shared& shared, const Step& step) {
+// Where a thread's states after a tile go: to the next warp. Those after the last tile that the block walks of a strip the thread has back
+// from there or, where the next warp may walk another strip, from memory of its own.
+__device__ __forceinline__ Real* place_after(Shared& shared, const Step& step, [[maybe_unused]] bool is_last) {
   auto* states = &shared.warps[step.next_warp()].handed;
-#if SHARES
-  if (step.number + 1 == step.end) states = &shared.warps[step.warp].last;
+#if SHARES_STRIPS
+  if (is_last) states = &shared.warps[step.warp].after;
 #endif
   return (*states)[threadIdx.x % 32];
 }
 
-// Hands on the states after a warp's tile. After a strip's last tile the next warp is told, too, so that none is ahead of what others have been
-// handed.
+// Hands on the states after a warp's tile. After the last of a strip the next warp is told, too, so that none is ahead of what others have
+// been handed.
 __device__ __forceinline__ void hand_on(Shared& shared, const Step& step, const State (&after)[STATES]) {
-  store_lane(kept_after(shared, step), after);
+  store_lane(place_after(shared, step, step.number + 1 == step.end), after);
   tell(shared, step.next_warp());
 }
 
@@ -610,35 +616,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
   }
 
-  // The barriers of all warps have begun when these have met: where rows are packed here, for 7% of a long row; else a warp asks for its
-  // parameters first, for 1% (H200).
+  // The barriers of all warps have begun when these have met. If a warp asks for its parameters before, that spares 1%; but where rows are
+  // packed, a long row takes 7% more (H200).
   if (SEQ_IDX) __syncthreads();
+
   Step step{warp};
-  int begin = 0;
+  int position = 0;  // of the first tile of a strip
   do {
-    Spot strip = course.at(args, begin);
-#if SHARES
-    strip = {(u32)of_warp((int)strip.row), (u32)of_warp((int)strip.strip), of_warp(strip.number), of_warp(strip.left)};
+    Spot spot = course.at(args, position);
+#if SHARES_STRIPS
+    spot = {of_warp(spot.number), of_warp(spot.left), (u32)of_warp((int)spot.row), (u32)of_warp((int)spot.block)};
 #endif
-    const int skipped = step.position() - begin;  // tiles before the warp's first
-    const Place place = strip.place(args);
-    step.number = strip.number + skipped;
-    step.end = strip.number + strip.left;
+    const int skipped = step.position() - position;  // tiles before the warp's first
+    const Place place = spot.place(args);
+    step.number = spot.number + skipped;
+    step.end = spot.number + spot.left;
 #if SEQ_IDX
-    int index = index_for_marks(args, strip, step.number);
+    int index = index_for_marks(args, spot, step.number);
 #endif
     Thread thread;
     find_thread(thread, place);
     Owner owner(args, thread);
     begin_thread(thread, args, place);
     owner.settle_parameters(args);
-    if (!SEQ_IDX && begin == 0) __syncthreads();
-    begin += strip.left;
-    if (skipped >= strip.left) continue;
-    wait_for_kernels_before();  // they may still read what lies where y goes
+    if (!SEQ_IDX && position == 0) __syncthreads();  // see above
+    position += spot.left;
+    if (skipped >= spot.left) continue;
+    wait_for_kernels_before();  // they may still read what lies where y goes, and what blocks hand on
     if (skipped == 0) {
-#if SHARES
-      if (strip.number > 0) wait_for_block(args, thread.h);
+#if SHARES_STRIPS
+      if (spot.number > 0) wait_for_block(args, thread.h);
 #endif
       store_lane(own.handed[threadIdx.x % 32], thread.h);
       if (step.position() == 0) tell(shared, warp);
@@ -650,11 +657,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         ask(tile, brought, args, maps, place, number);
         return;
       }
-#if SHARES
+#if SHARES_STRIPS
       const int next = step.position() + OWN_TILES * WARPS;
       if (next >= course.end()) return;
-      const Spot spot = course.at(args, next);
-      ask(tile, brought, args, maps, spot.place(args), spot.number);
+      const Spot there = course.at(args, next);
+      ask(tile, brought, args, maps, there.place(args), there.number);
 #endif
     };
     // A last tile that lacks frames is walked by itself where these would not leave the states as they are; where rows are packed, it has
@@ -672,8 +679,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       __syncwarp();
 #if SEQ_IDX
       Marks marks;
-      if (!goes_on(index)) marks = Marks(args, strip, step.number, index);
-      index = index_for_marks(args, strip, step.number + WARPS);
+      if (!goes_on(index)) marks = Marks(args, spot, step.number, index);
+      index = index_for_marks(args, spot, step.number + WARPS);
       if (marks.any()) {
         walk_marked(shared, args, place, owner, thread, step, tile, projections, marks);
       } else
@@ -695,14 +702,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       if (args.checkpoints) keep_before(args, place, step.number * TILE, thread.h);
       walk_part(args, owner, thread, own, tile, projections, Marks(), Target(args, place, step.number));
       hand_on(shared, step, thread.h);
-      if (SHARES && asks) ask_next(tile, brought);
+      if (SHARES_STRIPS && asks) ask_next(tile, brought);
       step.advance();
     }
-    // Who has walked the last tile leaves the states after it: those after the row, or for the block that goes on with it.
+    // Who has walked the last tile leaves the states after it: those after the row, or for the block that goes on with the strip.
     if (step.number - WARPS == step.end - 1) {
-      const Step last{warp, step.round, step.number - WARPS, step.end};
-      load_lane(thread.h, kept_after(shared, last));
-#if SHARES
+      load_lane(thread.h, place_after(shared, step, true));
+#if SHARES_STRIPS
       if (step.end < course.tiles) {
         hand_on_to_block(args, thread.h);
         continue;
@@ -710,5 +716,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #endif
       end_thread(thread, args, place);
     }
-  } while (SHARES && begin < course.end());
+  } while (SHARES_STRIPS && position < course.end());
 }

@@ -103,8 +103,8 @@ fn kernels_spill_nothing() {
         ] {
             let is_relay = |kernel: &Configuration| kernel.program == Program::Relay;
             let shared = Problem { dim: 1536, ..problem.clone() };
-            add(&by(method, shared), &|kernel| is_relay(kernel) && kernel.shares);
-            add(&by(method, problem), &|kernel| is_relay(kernel) && !kernel.shares);
+            add(&by(method, shared), &|kernel| is_relay(kernel) && kernel.shares_strips);
+            add(&by(method, problem), &|kernel| is_relay(kernel) && !kernel.shares_strips);
         }
         let problem = by(method, reversed(block(8, 2048, 1536, 16)));
         add(&problem, &|kernel| kernel.program == Program::Bulk);

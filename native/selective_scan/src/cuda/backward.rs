@@ -5,12 +5,12 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Sizes, Walk, walks};
 use super::device::Device;
 use super::launch::{
-    Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, check_inputs, check_presence,
-    checkpoints_of, walking_blocks,
+    Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, blocks_of, check_inputs,
+    check_presence, checkpoints_of, walking_blocks,
 };
 use super::policy::{
     Alignment, BackwardPlan, Chunks, Configurations, Layout, PARTS_AT_ONCE, Piece, Properties, ROW_THREADS,
-    Relay, SHARERS_OF_MANY, Shared, StatesPlan,
+    Relay, SHARERS_OF_MANY, Share, StatesPlan,
 };
 use super::tensor_maps::Maps;
 use super::workspace::{Workplace, Workspace, lay_out_backward};
@@ -106,10 +106,7 @@ impl BackwardKernels<Kernel> {
             Some(States::Forward { relay: Some(relay), kernel, .. }) => {
                 let arguments = arguments.keeping_states(problem, &relay.layout);
                 let maps = Maps::of(problem, &relay.layout, &arguments)?;
-                let blocks = match relay.shared {
-                    Some(Shared { blocks, .. }) => Blocks::in_line(blocks),
-                    None => walking_blocks(&arguments),
-                };
+                let blocks = blocks_of(&Share::of_relay(*relay), &arguments);
                 launcher.launch_with("forward", *kernel, blocks, &arguments, Some(&maps))?;
             }
             Some(States::Summaries(states)) => states.find(launcher, problem, arguments)?,

@@ -4,9 +4,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::arguments::{Arguments, Sizes, walks};
 use super::device::Device;
-use super::launch::{
-    Blocks, Boundaries, Find, Launcher, Wanted, alignment, check_inputs, checkpoints_of, walking_blocks,
-};
+use super::launch::{Boundaries, Find, Launcher, Wanted, alignment, blocks_of, check_inputs, checkpoints_of};
 use super::policy::{
     Alignment, Chunks, Configurations, ForwardPlan, Properties, Relay, Share, checkpoint_interval,
 };
@@ -165,13 +163,8 @@ impl Device {
             for ((share, kernel), maps) in shares.iter().zip(&maps) {
                 let mut of_share = arguments;
                 of_share.deal(problem, &share.layout);
-                let blocks = match &share.in_line {
-                    Some(blocks) => {
-                        of_share.first_block = blocks.start as i64;
-                        Blocks::in_line(blocks.len())
-                    }
-                    None => walking_blocks(&of_share),
-                };
+                of_share.first_block = share.in_line.as_ref().map_or(0, |blocks| blocks.start as i64);
+                let blocks = blocks_of(share, &of_share);
                 launcher.launch_with("forward", *kernel, blocks, &of_share, maps.as_ref())?;
             }
         }

@@ -21,7 +21,7 @@ use super::device::Device;
 use super::driver::During;
 use super::forward::ForwardKernels;
 use super::policy::{
-    Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, checkpoint_interval,
+    Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, Share, checkpoint_interval,
     depends_on_alignment,
 };
 use super::tensor_maps::{Maps, Sources};
@@ -305,6 +305,14 @@ impl Boundaries<Kernel> {
 /// Blocks of the kernels that have one for each chunk of each block of channels of each row.
 pub(super) fn walking_blocks(a: &Arguments) -> Blocks {
     Blocks { of_row: (a.chunks * a.units * a.blocks_per_unit) as usize, rows: a.batch as usize }
+}
+
+/// Those of a share of them.
+pub(super) fn blocks_of(share: &Share, a: &Arguments) -> Blocks {
+    match &share.in_line {
+        Some(blocks) => Blocks::in_line(blocks.len()),
+        None => walking_blocks(a),
+    }
 }
 
 /// Refuses optional tensors that are not there where the problem says they are, or the other way round: a kernel

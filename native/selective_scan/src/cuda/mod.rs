@@ -21,11 +21,11 @@
 //! for that, finds q and ΣΔ of every chunk, `prefix.cu` the state at every boundary (of few chunks, each block that at its own), and
 //! `forward.cu` or `bulk.cu` walks each chunk from there: two exponentials a frame and state instead of one, on as many times more
 //! threads as there are chunks.
-//! Where eight channels of a row, a strip, are as many blocks as give a multiprocessor one to three (a prompt, one long row), `relay.cu`
-//! walks a row once: the warps of a block walk neighbouring tiles from zero, keep the decays in registers, and hand the state on from
-//! warp to warp; each then adds what the state before its tile adds to its outputs, which takes no exponential. Where strips are no
-//! multiple of the multiprocessors, all tiles are dealt evenly to one block each, which may begin and end within strips, and hand the state
-//! on from block to block.
+//! Where rows are of one to three strips a multiprocessor, eight channels each (a prompt, one long row), `relay.cu` walks a row once:
+//! the warps of a block walk neighbouring tiles of a strip from zero, keep the decays in registers, and hand the state on from warp to
+//! warp; each then adds what the state before its tile adds to its outputs, which takes no exponential. Where multiprocessors would have
+//! unequal numbers of strips, the tiles of all are dealt to them evenly if that is reckoned to be faster, and states are handed on from
+//! block to block, too, through memory.
 //!
 //! Backward, the gradient λ of the state is a recurrence of the same decays, from the last frame to the first, that
 //! needs the states in that order. They are recomputed from those at the boundaries of chunks, which the forward pass

@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::arguments::{Arguments, Sizes, passes};
 use super::launch::Pass;
 use super::policy::{
-    BackwardPlan, ForwardPlan, Relay, Shared, StatesPlan, decay_by_sum, finds_marks, is_constant,
+    BackwardPlan, ForwardPlan, Pieces, Relay, StatesPlan, decay_by_sum, finds_marks, is_constant,
 };
 use crate::{Problem, Projection};
 
@@ -82,13 +82,11 @@ impl Arguments {
         self.delta_sums = at.take_if(by_sum, chunks.max(edges) * sizes.real);
         self.decays = at.take_if(!by_sum, states.max(adjoints) * sizes.state);
     }
-}
 
-impl Arguments {
     /// Sets what blocks of relay.cu that share strips walk, and where they hand states on.
     fn lay_out_relay(&mut self, problem: &Problem, relay: &Relay, at: &mut Workspace) {
-        let Relay { layout, shared, .. } = relay;
-        if let Some(Shared { blocks, tiles_per_block }) = *shared {
+        let Relay { layout, pieces, .. } = relay;
+        if let Some(Pieces { blocks, tiles_per_block }) = *pieces {
             self.tiles_per_block = tiles_per_block as i64;
             self.handed_states =
                 at.take(blocks * layout.channels * layout.slots() * Sizes::of(problem).state);

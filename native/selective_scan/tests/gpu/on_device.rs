@@ -130,6 +130,11 @@ impl OnDevice {
         self
     }
 
+    /// What a forward pass has left in its workspace.
+    pub fn workspace_of_forward(&self) -> Vec<u8> {
+        self.workspaces[0].read()
+    }
+
     pub fn enqueue_forward(&self, keep: bool) -> Result<(), Error> {
         let address = |_: &str, memory: &Memory| memory.address;
         // SAFETY: all memory has the sizes asked for and lives until the stream has been waited for.

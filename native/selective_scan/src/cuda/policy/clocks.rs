@@ -9,7 +9,7 @@ use super::backward::{BACKWARD_WARPS, is_heavy_walk_back, sums_of_frame};
 use super::configurations::{MOST_JOINED, blocks_of_bulk, blocks_wanted};
 use super::forward::{BULK_FRAMES_OF_ROW, MOST_LANES, RELAY_WARPS, bulk_bytes, forward_bytes, is_short_row};
 use super::{
-    BackwardPlan, Bulk, ForwardPlan, Layout, Properties, Relay, Shared, blocks, changes_elements,
+    BackwardPlan, Bulk, ForwardPlan, Layout, Pieces, Properties, Relay, blocks, changes_elements,
     decay_by_sum, is_heavy_walk_forward, is_long_walk_forward, state_words,
 };
 use crate::cuda::arguments::passes;
@@ -92,11 +92,11 @@ const PREFIX: f64 = 4020.0;
 
 /// By relay.cu: before and after the tiles, and a tile of all that a multiprocessor has, by zoh. Of what other walks take more, the share
 /// that is walked once; the products of decays, where they are not by ΣΔ; and how many times as long elements of 16 bits take, and
-/// tiles of one block alone. The same of blocks that share strips, and how many times as long these take with fewer warps than they can have.
+/// tiles of one block alone. The same of pieces, and how many times as long their tiles take with fewer warps than a block can have.
 const RELAY_START: f64 = 6160.0;
 const RELAY_TILE: f64 = 265.0;
-const SHARED_RELAY_START: f64 = 11_300.0;
-const SHARED_RELAY_TILE: f64 = 257.0;
+const PIECES_START: f64 = 11_300.0;
+const PIECES_TILE: f64 = 257.0;
 const OF_WALK_FROM_ZERO: f64 = 0.68;
 const OF_PRODUCTS: f64 = 0.17;
 const OF_WIDENING: f64 = 1.03;
@@ -168,11 +168,11 @@ impl Properties {
         let of_method = 1.0 + OF_WALK_FROM_ZERO * (frame_factor(problem) - 1.0) + of_products;
         let of_widening = if problem.element.size() == 2 { OF_WIDENING } else { 1.0 };
         let (marks, of_packed) = if problem.seq_idx { (RELAY_MARKS, OF_PACKED) } else { (0.0, 1.0) };
-        let Relay { layout, each, shared } = *relay;
-        let (start, tile, tiles) = match shared {
-            Some(Shared { tiles_per_block, .. }) => {
+        let Relay { layout, each, pieces } = *relay;
+        let (start, tile, tiles) = match pieces {
+            Some(Pieces { tiles_per_block, .. }) => {
                 let of_few = if layout.warps < RELAY_WARPS[0] { OF_FEW_WARPS } else { 1.0 };
-                (SHARED_RELAY_START, SHARED_RELAY_TILE * of_few, tiles_per_block)
+                (PIECES_START, PIECES_TILE * of_few, tiles_per_block)
             }
             None => {
                 let of_few = if each == 1 { OF_ONE_BLOCK } else { 1.0 };

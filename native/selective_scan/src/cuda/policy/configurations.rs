@@ -164,6 +164,7 @@ impl<'a> Configurations<'a> {
         grouped: false,
         joins: false,
         shares: false,
+        shares_strips: false,
         short_row: false,
         whole_tiles: false,
         several_passes: false,
@@ -394,7 +395,7 @@ impl<'a> Configurations<'a> {
 
     /// relay.cu, as it is planned.
     pub fn relay(&self, relay: &Relay) -> Configuration {
-        let shares = relay.shared.is_some();
+        let shares_strips = relay.pieces.is_some();
         self.that_fit(Configuration {
             program: Program::Relay,
             reverse: self.reverse,
@@ -404,9 +405,9 @@ impl<'a> Configurations<'a> {
             vector_b: 1,
             vector_c: 1,
             vector_states: self.vector_states(1),
-            shares,
+            shares_strips,
             min_blocks: relay.each,
-            shared_bytes: relay_bytes(self.problem, &self.layout, shares),
+            shared_bytes: relay_bytes(self.problem, &self.layout, shares_strips),
             ..self.walking(Program::Relay)
         })
     }

@@ -53,12 +53,15 @@ const BULK_FRAMES_THAT_LOSE: usize = 256;
 /// How relay.cu walks, but for its warps: they have tiles of the same channels, of as many frames as registers have room for the decays
 /// of.
 const RELAY_LAYOUT: Layout = Layout { channels: 32 / BULK_LAYOUT.lanes, tile: 16, ..BULK_LAYOUT };
-/// Strips, which its blocks have each or share, of which a multiprocessor has at most so many, or other walks are faster; and warps that it
-/// has of all of its blocks: usually, and of walks that want the registers of more.
+/// Strips that the fullest multiprocessor would have of whole ones, at most, or other walks are faster; and warps that it has of all of its
+/// blocks: usually, and of walks that want the registers of more.
 const RELAY_STRIPS: usize = 3;
 pub(super) const RELAY_WARPS: [usize; 2] = [16, 12];
-/// Tiles of all strips, where these are shared: what can be counted in 32 bits.
-const MOST_TILES: usize = 1 << 31;
+/// Tiles of all strips, where blocks share these: they are counted by 32 bits with a sign.
+const MOST_TILES: usize = i32::MAX as usize;
+/// How many times as many tiles the fullest multiprocessor would have of whole strips, at least, where strips are shared: else whole ones
+/// are as fast.
+const GAIN_OF_PIECES: f64 = 1.05;
 /// Tiles of a warp in shared memory.
 const OWN_TILES: usize = 2;
 /// Tiles in shared memory, and as many of outputs where these do not lie in them.
@@ -101,23 +104,23 @@ pub struct ForwardPlan {
     pub relay: Option<Relay>,
 }
 
-/// What relay.cu walks: strips, which are the channels of a block, of one row.
+/// What relay.cu walks: strips. A strip is a row's channels of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Relay {
     /// Its layout.
     pub layout: Layout,
     /// Blocks that a multiprocessor has, at most.
     pub each: usize,
-    /// How blocks share the strips; else each has its own.
-    pub shared: Option<Shared>,
+    /// What blocks walk that share strips; else each has its own.
+    pub pieces: Option<Pieces>,
 }
 
-/// Blocks of relay.cu that share strips.
+/// Pieces of the tiles of all strips in line, a block's each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shared {
+pub struct Pieces {
     /// How many there are.
     pub blocks: usize,
-    /// Tiles that each of them walks, and the last at most.
+    /// Tiles of each, but of the last, which may have fewer.
     pub tiles_per_block: usize,
 }
 
@@ -143,14 +146,14 @@ pub struct Beside {
 pub(in crate::cuda) struct Share {
     /// The layout of its blocks.
     pub layout: Layout,
-    /// Which of them, if those of all rows lie in line; or all.
+    /// Which of them, if they lie in line, those of all rows or the pieces of relay.cu; or all.
     pub in_line: Option<Range<usize>>,
 }
 
 impl Share {
     /// What relay.cu walks.
     pub(in crate::cuda) fn of_relay(relay: Relay) -> Self {
-        Self { layout: relay.layout, in_line: relay.shared.map(|Shared { blocks, .. }| 0..blocks) }
+        Self { layout: relay.layout, in_line: relay.pieces.map(|Pieces { blocks, .. }| 0..blocks) }
     }
 
     /// All blocks, by one launch.
@@ -274,13 +277,14 @@ pub(in crate::cuda) fn swizzles_outputs(problem: &Problem, layout: &Layout) -> b
 }
 
 /// Shared memory of relay.cu.
-pub(super) fn relay_bytes(problem: &Problem, layout: &Layout, shares: bool) -> usize {
+pub(super) fn relay_bytes(problem: &Problem, layout: &Layout, shares_strips: bool) -> usize {
     let Layout { channels, warps, tile, .. } = *layout;
     let size = problem.element.size();
     let sequences = tile * channels * size * if problem.z { 3 } else { 2 };
     let tiles = OWN_TILES * (sequences + 2 * tile * BULK_SLOTS * size);
     let widened = if size == 2 { 2 * tile * BULK_SLOTS * 4 } else { 0 };
-    let (made, states) = (tile * channels * 2 * 4, channels * BULK_SLOTS * 4 * if shares { 2 } else { 1 });
+    let (made, states) =
+        (tile * channels * 2 * 4, channels * BULK_SLOTS * 4 * if shares_strips { 2 } else { 1 });
     let barriers = (OWN_TILES + 1) * BARRIER_BYTES;
     (warps * (tiles + widened + made + states + barriers)).next_multiple_of(TILE_ALIGNMENT)
 }
@@ -445,7 +449,7 @@ impl Properties {
         })
     }
 
-    /// What relay.cu may walk, with states that are kept every `interval` frames: a strip a block, and strips that blocks share.
+    /// What relay.cu may walk, with states that are kept every `interval` frames: a strip a block, or pieces of all.
     fn relays(&self, problem: &Problem, interval: usize) -> impl Iterator<Item = Relay> {
         let each = self.share(problem, &RELAY_LAYOUT);
         let against = problem.reverse || problem.bidirectional;
@@ -465,20 +469,22 @@ impl Properties {
             && (interval >= problem.seq || interval.is_multiple_of(RELAY_LAYOUT.tile))
             && self.copies_operands(problem, &RELAY_LAYOUT);
 
-        let whole = || Relay { layout: layout_of(each, wants_more), each, shared: None };
+        let whole = || Relay { layout: layout_of(each, wants_more), each, pieces: None };
         let strips = problem.batch * blocks(problem, &RELAY_LAYOUT);
-        let tiles = strips * problem.seq.div_ceil(RELAY_LAYOUT.tile);
-        let shared = || {
-            let tiles_per_block = tiles.div_ceil(self.multiprocessors);
-            let shared = Shared { blocks: tiles.div_ceil(tiles_per_block), tiles_per_block };
+        let of_strip = problem.seq.div_ceil(RELAY_LAYOUT.tile);
+        let tiles_per_block = (strips * of_strip).div_ceil(self.multiprocessors);
+        let in_pieces = || {
+            let pieces = Pieces { blocks: (strips * of_strip).div_ceil(tiles_per_block), tiles_per_block };
             let wants_more = wants_more
                 || (matches!(problem.method, Method::ZohExact | Method::Bilinear)
                     && changes_elements(problem));
-            Relay { layout: layout_of(1, wants_more), each: 1, shared: Some(shared) }
+            Relay { layout: layout_of(1, wants_more), each: 1, pieces: Some(pieces) }
         };
-        let shares = strips > self.multiprocessors && tiles < MOST_TILES;
-        [can.then(whole), (can && shares).then(shared)].into_iter().flatten().filter(|relay| {
-            self.blocks_with_room(relay_bytes(problem, &relay.layout, relay.shared.is_some())) >= relay.each
+        let gains = strips > self.multiprocessors
+            && strips * of_strip <= MOST_TILES
+            && (each * of_strip) as f64 > GAIN_OF_PIECES * tiles_per_block as f64;
+        [can.then(whole), (can && gains).then(in_pieces)].into_iter().flatten().filter(|relay| {
+            self.blocks_with_room(relay_bytes(problem, &relay.layout, relay.pieces.is_some())) >= relay.each
         })
     }
 
