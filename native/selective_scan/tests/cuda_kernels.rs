@@ -22,7 +22,7 @@ use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
 use shapes::{bf16, block, borrowing, both, f64, packed, problem, reversed};
-use support::devices::{architectures, device, kernels, walks_forward};
+use support::devices::{architectures, device, kernels, shares_strips, walks_forward};
 use support::nvrtc::compiler;
 use support::packing::compress;
 use support::{ELEMENTS, random};
@@ -50,7 +50,9 @@ fn problems() -> Vec<Problem> {
     // Tiles that the device copies, if it can.
     let copied = problem(8, 2048, 1536, 16);
     let made = bf16(Problem { seq_idx: true, dt_limit: Some([0.0, 1.0]), ..block(8, 2048, 1536, 16) });
-    exact.chain(series).enumerate().map(vary).chain([wide, of_32_states, copied, made]).collect()
+    // Strips that blocks share.
+    let shared = problem(1, 1024, 1536, 16);
+    exact.chain(series).enumerate().map(vary).chain([wide, of_32_states, copied, made, shared]).collect()
 }
 
 /// Problems as the GPU tests draw them, whatever comes together: a few, because each is compiled.
@@ -193,9 +195,7 @@ fn the_state_is_handed_on_where_few_channels_have_long_rows() {
 
 #[test]
 fn strips_are_shared_where_multiprocessors_would_have_unequal_numbers() {
-    let shares = |device: &Properties, problem: &Problem| {
-        configurations(device, problem, Pass::Forward).iter().any(|kernel| kernel.shares_strips)
-    };
+    let shares = |device: &Properties, problem: &Problem| shares_strips(device, problem, Pass::Forward);
     let h200 = device(90);
     for problem in [
         problem(1, 1024, 1536, 16),

@@ -1,14 +1,14 @@
 //! Shapes at the ends of what is allowed.
 
+use selective_scan::cuda::Pass;
 use selective_scan::cuda::compile::Program;
-use selective_scan::cuda::{Pass, configurations};
 use selective_scan::naive::encode;
 use selective_scan::{Coefficients, ElementType, Method, Problem, Projection};
 
 use crate::correctness::{all, check, check_forward, check_kept, check_y};
 use crate::on_device::OnDevice;
 use crate::shapes::{bf16, block, both, by, f64, packed, problem, reversed};
-use crate::support::devices::has_kernel;
+use crate::support::devices::{has_kernel, shares_strips};
 use crate::support::random;
 use crate::{device, forward};
 
@@ -303,9 +303,7 @@ fn shared_strips(quick: bool) {
     // A backward pass that has its states from the inputs so.
     let from_inputs = problem(1, 450, 1304, 16);
     let device = device().properties();
-    let shares = |problem: &Problem, pass| {
-        configurations(&device, problem, pass).iter().any(|kernel| kernel.shares_strips)
-    };
+    let shares = |problem: &Problem, pass| shares_strips(&device, problem, pass);
     if device.tensor_maps && device.multiprocessors == 132 {
         let without: Vec<_> = problems.iter().filter(|problem| !shares(problem, Pass::Forward)).collect();
         assert!(without.is_empty(), "no strips are shared in {without:#?}");

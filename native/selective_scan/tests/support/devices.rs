@@ -53,7 +53,21 @@ pub fn architectures() -> Vec<Properties> {
 
 /// Whether a pass over a problem has a kernel of this program on a device.
 pub fn has_kernel(device: &Properties, problem: &Problem, pass: Pass, program: Program) -> bool {
-    configurations(device, problem, pass).iter().any(|kernel| kernel.program == program)
+    any_kernel(device, problem, pass, |kernel| kernel.program == program)
+}
+
+/// Whether blocks of it begin and end within strips of relay.cu.
+pub fn shares_strips(device: &Properties, problem: &Problem, pass: Pass) -> bool {
+    any_kernel(device, problem, pass, |kernel| kernel.shares_strips)
+}
+
+fn any_kernel(
+    device: &Properties,
+    problem: &Problem,
+    pass: Pass,
+    is_meant: impl Fn(&Configuration) -> bool,
+) -> bool {
+    configurations(device, problem, pass).iter().any(is_meant)
 }
 
 /// Whether this is what walks the rows of a problem's forward pass on a device.
