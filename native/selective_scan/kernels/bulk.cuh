@@ -156,7 +156,11 @@ struct Stages {
 template <typename Ask, typename Widen, typename After>
 __device__ __forceinline__ void carry_tiles([[maybe_unused]] Stages& stages, int tiles, Ask ask, [[maybe_unused]] Widen widen,
                                             After after) {
-  for (int number = 0; number < STAGES && number < tiles; number++) ask(number, number);
+  for (int number = 0; number < STAGES && number < tiles; number++) {
+    ask(number, number);
+    // The blocks of a multiprocessor begin at once: all first tiles come before the second of any, or who is last would wait for all.
+    if (number == 0) stages.brought[0].wait(0);
+  }
 #if WIDENS
   Turn<STAGES> next;
   const auto widen_next = [&] {

@@ -117,9 +117,11 @@ struct Course {
     const u32 each = (u32)args.tiles_per_block, begin = blockIdx.x * each;
     const u32 left = (u32)args.batch * blocks_of_channels(args) * (u32)tiles - begin;
     count = (int)(left < each ? left : each);
-    u32 strip = begin, last_strip = begin + (u32)count;
+    u32 strip = begin;
     first = (int)take(strip, (u32)tiles);
-    head = (int)take(last_strip, (u32)tiles);
+    head = first + count;
+#pragma unroll 1
+    while (head >= tiles) head -= tiles;  // a few strips at most, in less time than a division
     tail = first > 0 ? tiles - first : 0;
     row = strip;
     block = take(row, blocks_of_channels(args));
@@ -160,15 +162,24 @@ struct Course {
 // A number that all threads of a warp have: by an exchange, so that the compiler knows it.
 __device__ __forceinline__ int of_warp(int number) { return __shfl_sync(ALL_LANES, number, 0); }
 
+// The row of a strip as if for the first time: what the compiler has found from it before, addresses above all, it would keep in registers
+// all through the walk of other tiles.
+__device__ __forceinline__ u32 row_anew([[maybe_unused]] const Place& place) {
+#if SHARES_STRIPS
+  u32 row = (u32)place.row;
+  asm volatile("" : "+r"(row));
+  return row;
+#else
+  u32 y, z, rows;
+  asm volatile("mov.u32 %0, %%ctaid.y;\nmov.u32 %1, %%ctaid.z;\nmov.u32 %2, %%nctaid.y;" : "=r"(y), "=r"(z), "=r"(rows));
+  return z * rows + y;
+#endif
+}
+
 // Asks for a warp's tile.
 __device__ __forceinline__ void ask(Tile& tile, Barrier& brought, const Arguments& args, const Maps& maps, const Place& place,
                                     int number) {
-#if SHARES_STRIPS
-  const int row = (int)place.row;
-#else
-  const int row = (int)row_of_block();  // found anew: so it is known to be the same for all threads, too
-#endif
-  bring_tile(tile, args, maps, place, row, number * TILE, brought);
+  bring_tile(tile, args, maps, place, (int)row_anew(place), number * TILE, brought);
   brought.arrive_announcing(sizeof(Tile));
 }
 
@@ -221,28 +232,14 @@ __device__ __forceinline__ void wait_for_block(const Arguments& args, State (&st
 #endif
 
 #if SEQ_IDX
-// The row of a strip as if for the first time: what the compiler has found from it before, it would keep in registers all through
-// the walk of other tiles.
-__device__ __forceinline__ u32 row_anew([[maybe_unused]] const Spot& spot) {
-#if SHARES_STRIPS
-  u32 row = spot.row;
-  asm volatile("" : "+r"(row));
-  return row;
-#else
-  u32 y, z, rows;
-  asm volatile("mov.u32 %0, %%ctaid.y;\nmov.u32 %1, %%ctaid.z;\nmov.u32 %2, %%nctaid.y;" : "=r"(y), "=r"(z), "=r"(rows));
-  return z * rows + y;
-#endif
-}
-
 // The index of a frame in scan order, or −1 where there is none.
 __device__ __forceinline__ int index_at(const Arguments& args, u32 row, int i) {
   return i >= 0 && i < args.seq ? args.seq_idx[row * args.seq + frame_at(args, i)] : -1;
 }
 
 // Of the frames of a tile, and of as many before them, a thread's each: what their marks are found by.
-__device__ __forceinline__ int index_for_marks(const Arguments& args, const Spot& spot, int number) {
-  return index_at(args, row_anew(spot), (number - 1) * TILE + thread_anew() % 32);
+__device__ __forceinline__ int index_for_marks(const Arguments& args, const Place& place, int number) {
+  return index_at(args, row_anew(place), (number - 1) * TILE + thread_anew() % 32);
 }
 
 // The index of the last frame before this one, in scan order, that is not skipped, or −1. By all threads of a warp, which go back in wide
@@ -256,10 +253,14 @@ __device__ __forceinline__ int index_before(const Arguments& args, u32 row, int 
     for (int k = 0; k < AT_ONCE; k++) {
       indices[k] = index_at(args, row, end - (k + 1) * 32 + (int)(threadIdx.x % 32));
     }
+    // All are taken up before one is given back: those that were left on their way, the walk would wait for, and with them for the indices
+    // of the next tile, every time (a scoreboard; a long row 7%, H200).
+    u32 taken[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) taken[k] = __ballot_sync(ALL_LANES, indices[k] >= 0);
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
-      const u32 taken = __ballot_sync(ALL_LANES, indices[k] >= 0);
-      if (taken) return __shfl_sync(ALL_LANES, indices[k], 31 - __clz(taken));
+      if (taken[k]) return __shfl_sync(ALL_LANES, indices[k], 31 - __clz(taken[k]));
     }
   }
   return -1;
@@ -280,11 +281,11 @@ struct Marks {
   Marks() = default;
 #if SEQ_IDX
   // Of those of a tile, from what all threads of its warp have of `index_for_marks`.
-  __device__ __forceinline__ Marks(const Arguments& args, const Spot& spot, int number, int index) {
+  __device__ __forceinline__ Marks(const Arguments& args, const Place& place, int number, int index) {
     const int own = (int)(threadIdx.x % 32) - TILE;
     const u32 taken = __ballot_sync(ALL_LANES, index >= 0);
     int last = -1;
-    if (taken >> TILE && !(taken << TILE)) last = index_before(args, row_anew(spot), (number - 1) * TILE);
+    if (taken >> TILE && !(taken << TILE)) last = index_before(args, row_anew(place), (number - 1) * TILE);
     const u8 mark = mark_in_warp(index, last);
     const u32 bits = own < 0 ? 0 : (mark & MARK_RESET ? 1u << own : 0) | (mark & MARK_SKIP ? 1u << TILE << own : 0);
     const u32 all = __reduce_or_sync(ALL_LANES, bits);
@@ -385,10 +386,9 @@ __device__ __forceinline__ void walk_from_zero(const Thread& thread, const OfWar
   }
 }
 
-// Adds what the states before a span, which become those after it, add to its outputs; gives the sum of the thread's own frame.
-__device__ __forceinline__ Real walk_on(const Thread& thread, const Projections<Real>& projections, int span, const Outputs& y,
-                                        State (&before)[STATES], const State (&decay)[TILE][STATES]) {
-  Real parts[SPAN];
+// Adds to the thread's parts of a span's outputs, `parts`, what the states before it add to them, which become those after it.
+__device__ __forceinline__ void walk_on(const Thread& thread, const Projections<Real>& projections, int span, const Outputs& y,
+                                        State (&before)[STATES], const State (&decay)[TILE][STATES], Real (&parts)[SPAN]) {
 #pragma unroll
   for (int g = 0; g < SPAN; g++) {
     const int r = span * SPAN + g;
@@ -401,8 +401,6 @@ __device__ __forceinline__ Real walk_on(const Thread& thread, const Projections<
       parts[g] = SUMS_TWICE && s == 0 ? c[s] * before[s] : c[s] * before[s] + parts[g];
     }
   }
-  sum_over_lanes(thread.lane, parts);
-  return SUMS_TWICE ? y.parts[0] + parts[0] : parts[0];
 }
 
 // What all decays of a tile leave of the states before it.
@@ -430,7 +428,7 @@ struct Target {
     Thread thread;
     find_thread(thread, place);
     active = thread.active;
-    next = args.y + (place.row * args.seq + frame_at(args, number * TILE + thread.lane)) * args.dim + thread.channel;
+    next = args.y + (row_anew(place) * args.seq + frame_at(args, number * TILE + thread.lane)) * args.dim + thread.channel;
   }
 };
 
@@ -552,10 +550,15 @@ __device__ __forceinline__ void walk_whole(Shared& shared, const Arguments& args
   hand_on(shared, step, after);
   if (args.checkpoints) keep_before(args, place, step.number * TILE, before);
 
+  Real parts[SPANS][SPAN];
+#pragma unroll
+  for (int span = 0; span < SPANS; span++) walk_on(thread, projections, span, y[span], before, decay, parts[span]);
+  __syncwarp();  // sums go side by side, behind all walks: the compiler puts some before that, and zoh_exact waits for them (15%, H200)
   Target target(args, place, step.number);
 #pragma unroll
   for (int span = 0; span < SPANS; span++) {
-    const Real sum = walk_on(thread, projections, span, y[span], before, decay);
+    sum_over_lanes(thread.lane, parts[span]);
+    const Real sum = SUMS_TWICE ? y[span].parts[0] + parts[span][0] : parts[span][0];
     put(args, owner, thread, tile, span, 0, sum, target);
   }
 }
@@ -599,26 +602,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 
   let_next_begin();
-  const Course course(args);
   const int warp = of_warp((int)threadIdx.x / 32);
   OfWarp& own = shared.warps[warp];
   const bool asks = is_elected();
+  const Course course(args);
+  // A warp asks for its first tile, then for its parameters, and for the next tile while these are on their way: what it begins with comes
+  // all at once.
+  const auto ask_first = [&](int stage) {
+    const int position = warp + stage * WARPS;
+    if (position >= course.end()) return;
+    const Spot spot = course.at(args, position);
+    ask(own.tiles[stage], shared.brought[warp][stage], args, maps, spot.place(args), spot.number);
+  };
   if (asks) {
     for (int stage = 0; stage < OWN_TILES; stage++) shared.brought[warp][stage].begin(1);
     shared.handed[warp].begin(1);
     show_to_engine();
-#pragma unroll
-    for (int stage = 0; stage < OWN_TILES; stage++) {
-      const int position = warp + stage * WARPS;
-      if (position >= course.end()) continue;
-      const Spot spot = course.at(args, position);
-      ask(own.tiles[stage], shared.brought[warp][stage], args, maps, spot.place(args), spot.number);
-    }
+    ask_first(0);
   }
-
-  // The barriers of all warps have begun when these have met. If a warp asks for its parameters before, that spares 1%; but where rows are
-  // packed, a long row takes 7% more (H200).
-  if (SEQ_IDX) __syncthreads();
 
   Step step{warp};
   int position = 0;  // of the first tile of a strip
@@ -632,14 +633,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     step.number = spot.number + skipped;
     step.end = spot.number + spot.left;
 #if SEQ_IDX
-    int index = index_for_marks(args, spot, step.number);
+    int index = index_for_marks(args, place, step.number);
 #endif
     Thread thread;
     find_thread(thread, place);
     Owner owner(args, thread);
-    begin_thread(thread, args, place);
+    begin_thread(thread, args, place, [&] {
+      if (position > 0 || !asks) return;
+#pragma unroll
+      for (int stage = 1; stage < OWN_TILES; stage++) ask_first(stage);
+    });
     owner.settle_parameters(args);
-    if (!SEQ_IDX && position == 0) __syncthreads();  // see above
+    if (position == 0) __syncthreads();  // now the barriers of all warps have begun
     position += spot.left;
     if (skipped >= spot.left) continue;
     wait_for_kernels_before();  // they may still read what lies where y goes, and what blocks hand on
@@ -679,8 +684,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       __syncwarp();
 #if SEQ_IDX
       Marks marks;
-      if (!goes_on(index)) marks = Marks(args, spot, step.number, index);
-      index = index_for_marks(args, spot, step.number + WARPS);
+      if (!goes_on(index)) marks = Marks(args, place, step.number, index);
+      index = index_for_marks(args, place, step.number + WARPS);
       if (marks.any()) {
         walk_marked(shared, args, place, owner, thread, step, tile, projections, marks);
       } else

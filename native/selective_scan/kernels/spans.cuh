@@ -124,11 +124,10 @@ __device__ __forceinline__ int states_of_round(const Thread& thread, const Argum
   return !thread.active || left < 0 ? 0 : left < SLOTS ? left : SLOTS;
 }
 
-// Takes up a round's parameters; whether all of its rates are finite.
-__device__ __forceinline__ bool take_parameters(Thread& thread, const Arguments& args, int round) {
+// Asks for a round's parameters.
+__device__ __forceinline__ void load_parameters(State (&a)[STATES], [[maybe_unused]] Thread& thread, const Arguments& args, int round) {
   const int count = states_of_round(thread, args, round);
   const i64 parameters = thread.channel * args.state + first_state(args) + round * SLOTS;
-  State a[STATES];
   load_states(a, args.a + parameters, count, thread.lane);
 #if B_CONSTANT
   load_constant(thread.b, args.b + parameters * COMPONENTS, count, thread.lane);
@@ -136,6 +135,11 @@ __device__ __forceinline__ bool take_parameters(Thread& thread, const Arguments&
 #if C_CONSTANT && !SUMMARY
   load_constant(thread.c, args.c + parameters * COMPONENTS, count, thread.lane);
 #endif
+}
+
+// Takes them up; whether all rates are finite.
+__device__ __forceinline__ bool take_parameters(State (&a)[STATES], Thread& thread, const Arguments& args,
+                                                [[maybe_unused]] int round) {
   bool finite = true;
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
@@ -209,7 +213,9 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 }
 #endif
 
-__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
+// Finds what a thread is, its parameters and the states before its chunk. `meanwhile`: what is done while these are on their way.
+template <typename Meanwhile>
+__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place, Meanwhile meanwhile) {
   find_thread(thread, place);
   const State* before = nullptr;
 #if SUMMARY && DECAY_BY_SUM
@@ -228,8 +234,11 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   bool finite = true;
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
-    finite = take_parameters(thread, args, round) && finite;
+    State a[STATES];
+    load_parameters(a, thread, args, round);
     load_states(thread.h, before ? before + round * SLOTS : before, states_of_round(thread, args, round), thread.lane);
+    meanwhile();
+    finite = take_parameters(a, thread, args, round) && finite;
 #pragma unroll
     for (int s = 0; s < STATES; s++) settle(thread.h[s], args);
 #if JOINS
@@ -240,6 +249,9 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #endif
   }
   thread.finite = __all_sync(ALL_LANES, finite);
+}
+__device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& args, const Place& place) {
+  begin_thread(thread, args, place, [] {});
 }
 
 // The states that are kept for the backward pass.

@@ -95,7 +95,7 @@ const PREFIX: f64 = 4020.0;
 /// tiles of one block alone. The same of pieces, and how many times as long their tiles take with fewer warps than a block can have.
 const RELAY_START: f64 = 6160.0;
 const RELAY_TILE: f64 = 265.0;
-const PIECES_START: f64 = 11_300.0;
+const PIECES_START: f64 = 9_500.0;
 const PIECES_TILE: f64 = 257.0;
 const OF_WALK_FROM_ZERO: f64 = 0.68;
 const OF_PRODUCTS: f64 = 0.17;
