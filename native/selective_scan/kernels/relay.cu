@@ -436,7 +436,6 @@ struct Target {
 // next span.
 __device__ __forceinline__ void put([[maybe_unused]] const Arguments& args, const Owner& owner, const Thread& thread,
                                     const Tile& tile, int span, [[maybe_unused]] u32 marks, Real y, Target& target) {
-  const int r = span * SPAN + thread.lane;
   [[maybe_unused]] const int at = first_of_span(span) + owner.frame_of(thread);
   Real x = 0, z = 0;
 #if HAS_D
@@ -449,7 +448,9 @@ __device__ __forceinline__ void put([[maybe_unused]] const Arguments& args, cons
 #if SEQ_IDX
   if (marks >> 8 * thread.lane & MARK_SKIP) y = 0;
 #endif
-  const bool is_wanted = target.active && r < target.end && r >= target.first;
+  // By a difference: numbers of frames, by which a tile was made, would be kept for this.
+  const int first = target.first - thread.lane, end = target.end - thread.lane;
+  const bool is_wanted = target.active && first <= span * SPAN && span * SPAN < end;
 #if SEVERAL_PASSES
   // To what the passes before this have left, each element once. Passes follow one another, so the bits are the same each time.
   y *= args.scale;
