@@ -229,6 +229,7 @@ impl Parts<'_> {
                     to: self.values(0)?.into_iter().map(register).collect::<Result<_, _>>()?,
                     bytes,
                     extend: extension(self.of()?),
+                    acquires: self.has("acquire"),
                 }
             }
             "st" => Operation::Store { address: self.address(0)?, from: self.values(1)?, bytes },

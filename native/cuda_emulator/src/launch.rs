@@ -59,7 +59,7 @@ impl Launch<'_> {
                 }
                 if unpassed.len() == count && barriers.changes == before {
                     return Err(format!(
-                        "{}, block {block:?}: warps {unpassed:?} wait at barriers where nobody arrives",
+                        "{}, block {block:?}: warps {unpassed:?} wait at barriers where nobody arrives, or for what nobody writes",
                         self.kernel.name
                     ));
                 }

@@ -189,12 +189,13 @@ pub enum Operation {
         from: Operand,
         bits: u32,
     },
-    /// `extend` makes a register's 64 bits of as many bytes as are read for each.
+    /// `extend` makes a register's 64 bits of as many bytes as are read for each; `acquires`: others may be about to write them.
     Load {
         address: Address,
         to: Vec<u32>,
         bytes: usize,
         extend: Compute,
+        acquires: bool,
     },
     Store {
         address: Address,

@@ -28,7 +28,7 @@ struct Fragment {
 pub enum Stop {
     /// All of its threads that are left wait for the block.
     Barrier,
-    /// A barrier in shared memory has not been passed: others go first.
+    /// A barrier in shared memory has not been passed, or what is waited for not been written: others go first.
     Unpassed,
     /// There are no more.
     End,
@@ -48,6 +48,8 @@ pub struct Warp {
     /// What is before all that the warp does, and what will be once its threads meet: some of them alone have learnt it.
     before: Order,
     learnt: Order,
+    /// Where it has last looked for what others write, and what it found there.
+    seen: Option<[Lanes; 2]>,
 }
 
 /// What a warp works with beside itself.
@@ -76,6 +78,7 @@ impl Warp {
             block_moment: 0,
             before: Order::default(),
             learnt: Order::default(),
+            seen: None,
         }
     }
 
@@ -86,6 +89,7 @@ impl Warp {
         self.fragments = vec![Fragment { at: launch.kernel.start, lanes, returns: Vec::new(), waits: false }];
         (self.moment, self.block_moment) = (0, 0);
         (self.before, self.learnt) = Default::default();
+        self.seen = None;
         self.registers.fill([u64::MAX; LANES]);
         for (&value, &register) in &launch.module.constants {
             self.registers[register as usize] = [value; LANES];
@@ -168,7 +172,7 @@ impl Warp {
     }
 
     /// Executes an instruction for a fragment; whether the whole warp has come to a barrier of the block, or waits for one in
-    /// shared memory.
+    /// shared memory, or for what others write.
     fn step(
         &mut self,
         turn: usize,
@@ -242,6 +246,15 @@ impl Warp {
                 self.fragments[turn].at += 1;
                 return Ok(numbers(lanes).any(|lane| passed[lane] == 0).then_some(Stop::Unpassed));
             }
+            operation @ Operation::Load { address, to, acquires: true, .. } if lanes != 0 => {
+                let places = self.places(address);
+                self.execute(lanes, operation, around)?;
+                self.fragments[turn].at += 1;
+                let seen = Some([places, self.registers[to[0] as usize]]);
+                let is_as_before = self.seen == seen;
+                self.seen = seen;
+                return Ok(is_as_before.then_some(Stop::Unpassed));
+            }
             operation => self.execute(lanes, operation, around)?,
         }
         self.fragments[turn].at += 1;
@@ -287,7 +300,7 @@ impl Warp {
                     }
                 }
             }
-            Operation::Load { address, to, bytes, extend } => {
+            Operation::Load { address, to, bytes, extend, .. } => {
                 let places = self.places(address);
                 let mut loaded = [[0; LANES]; MOST_ELEMENTS];
                 let length = bytes * to.len();

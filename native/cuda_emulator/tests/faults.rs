@@ -326,6 +326,22 @@ fn threads_wait_at_barriers_in_shared_memory() {
 }
 
 #[test]
+fn warps_wait_for_what_others_write() {
+    let wait = |place: &str| {
+        format!(
+            "WAIT: ld.acquire.gpu.global.u32 %value, [{place}]; setp.ne.u32 %p1, %value, 5; @%p1 bra WAIT;"
+        )
+    };
+    let handed_on = format!(
+        "setp.lt.u32 %p2, %tid, 32; @%p2 bra WAIT; mov.u32 %value, 5; st.release.gpu.global.u32 [%place], %value; bra.uni END;
+        {} END: ",
+        wait("%place+128")
+    );
+    expect(&handed_on, |_| 5);
+    expect_fault(&wait("%place"), "wait at barriers where nobody arrives, or for what nobody writes");
+}
+
+#[test]
 fn what_is_not_known_is_refused() {
     for (statement, words) in [
         ("sin.approx.f32 %f1, %f1;", "sin.approx.f32: it is not known here"),
