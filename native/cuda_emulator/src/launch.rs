@@ -5,6 +5,10 @@ use crate::module::{Kernel, LANES, Module, Reduction};
 use crate::shared::Shared;
 use crate::warp::{Around, Stop, Warp};
 
+/// Rounds of a block's warps in which all wait and nobody arrives at a barrier, after which nobody will. One is not enough: who looks twice
+/// for what others write is taken to wait, and what is written there is not counted.
+const PATIENCE: usize = 100;
+
 /// What is to run.
 #[derive(Debug)]
 pub struct Launch<'a> {
@@ -43,6 +47,7 @@ impl Launch<'_> {
         loop {
             let mut waiting = Vec::new();
             let mut running = Vec::from_iter(0..warps.len());
+            let mut rounds_in_vain = 0;
             while !running.is_empty() {
                 let (before, count) = (barriers.changes, running.len());
                 let mut unpassed = Vec::new();
@@ -57,7 +62,9 @@ impl Launch<'_> {
                         Stop::End => {}
                     }
                 }
-                if unpassed.len() == count && barriers.changes == before {
+                let in_vain = unpassed.len() == count && barriers.changes == before;
+                rounds_in_vain = if in_vain { rounds_in_vain + 1 } else { 0 };
+                if rounds_in_vain == PATIENCE {
                     return Err(format!(
                         "{}, block {block:?}: warps {unpassed:?} wait at barriers where nobody arrives, or for what nobody writes",
                         self.kernel.name

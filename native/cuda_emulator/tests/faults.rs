@@ -339,6 +339,13 @@ fn warps_wait_for_what_others_write() {
     );
     expect(&handed_on, |_| 5);
     expect_fault(&wait("%place"), "wait at barriers where nobody arrives, or for what nobody writes");
+    // Who looks twice has not waited, and goes on.
+    let looked_twice = "setp.ne.u32 %p1, %tid, 0; @%p1 bra MADE; mbarrier.init.shared::cta.b64 [memory], 32; MADE: bar.sync 0;
+        mov.u32 %value, 1; setp.lt.u32 %p2, %tid, 32; @%p2 bra FIRST;
+        WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p3, [memory], 0; @!%p3 bra WAIT; bra.uni END;
+        FIRST: ld.acquire.gpu.global.u32 %r1, [%place]; ld.acquire.gpu.global.u32 %r1, [%place];
+        mbarrier.arrive.shared::cta.b64 _, [memory]; END: ";
+    expect(looked_twice, |_| 1);
 }
 
 #[test]
