@@ -28,6 +28,7 @@ static_assert(PART_FRAMES % SPAN == 0 && TILE <= 64, "marks of a tile are a word
 static_assert(!FINDS_MARKS || TILE * TILES <= 64, "marks of a row are a word");
 static_assert(SPANS >= AHEAD, "what is read ahead lies in the tile");
 static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
+static_assert(PARTS == 1 || SPANS == AHEAD, "all of a part is asked for at once");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
 static_assert(STATES <= PACK, "a lane's states are neighbours");
 static_assert(ORDERS <= STATES && ORDERS <= CHANNELS_PER_WARP, "orders differ in bits of a state and of a channel");
@@ -70,7 +71,7 @@ struct Warp {
   alignas(16) Real adjoint_ends[START_REALS];
   alignas(16) Real products[START_REALS];
 #endif
-  alignas(16) Frames dy[SUMMARY ? SPANS : PARTS > 1 ? AHEAD : 1];  // w · scale · dy · silu(z)
+  alignas(16) Frames dy[SUMMARY || PARTS > 1 ? SPANS : 1];  // w · scale · dy · silu(z)
 #if HAS_DT_BIAS
   alignas(16) Real dt_bias[CHANNELS_PER_WARP][PAIR];
 #endif

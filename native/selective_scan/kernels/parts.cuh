@@ -1,15 +1,71 @@
 // A tile in parts, side by side: what each begins with.
 
-// Leads states over a part of those before this, or, BACK, adjoints over one of those after it.
+// The sources of the adjoints in the frames of a part: they are on their way before the tile has come.
+struct Sources {
+  Pair dy[SPANS], z[SPANS];
+
+  __device__ __forceinline__ Sources(const Arguments& args, const Sequence& sequence, const Thread& thread) : z{} {
+#pragma unroll
+    for (int k = 0; k < SPANS; k++) {
+      const int r = k * SPAN + thread.lane;
+      dy[k] = Sequence::load<STREAMS>(args.dy, thread, sequence.at(r), sequence.owns(thread, r));
+#if HAS_Z
+      z[k] = Sequence::load<STREAMS>(args.z, thread, sequence.at(r), sequence.owns(thread, r));
+#endif
+    }
+  }
+};
+
+// Puts what the frames that a thread owns are walked by where its channel's other lanes find it.
+__device__ __forceinline__ void put_part(const Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
+                                         const First& first, const Sources& sources, const Marks& marks) {
+  if (is_owner(thread)) {
+#pragma unroll
+    for (int k = 0; k < SPANS; k++) {
+      const int r = k * SPAN + thread.lane;
+      const bool skipped = marks.skip(r);
+      Real delta[PAIR], x[PAIR], source[PAIR], by_z[PAIR];
+      own_delta(delta, warp, args, thread, first.dt[k], sequence.owns(thread, r) && !skipped);
+      own_dy(source, by_z, sources.dy[k], sources.z[k], skipped);
+#pragma unroll
+      for (int p = 0; p < PAIR; p++) x[p] = skipped ? (Real)0 : first.x[k].real(p);
+      put(thread.frames, thread, k, delta);
+      put(thread.frames + DISTANCE(x), thread, k, x);
+      put_source(thread, args, k, source);
+#if DECAY_BY_SUM
+#pragma unroll
+      for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
+#endif
+    }
+  }
+  __syncwarp();
+}
+
+// What the parts leave that lie before a part or after it, in the order in which they are joined: first those before it, from the
+// first on, then those after it, from the last on.
+struct OtherParts {
+  PairStates products[PARTS - 1], ends[PARTS - 1];
+
+  static __device__ __forceinline__ bool is_before(const Thread& thread, int k) { return k < thread.part; }
+  static __device__ __forceinline__ int number(const Thread& thread, int k) {
+    return is_before(thread, k) ? k : PARTS - 1 - (k - thread.part);
+  }
+
+  // All at once: one after the other they would take their way from shared memory in turn.
+  __device__ __forceinline__ OtherParts(const Shared& shared, const Thread& thread) {
+    const int own = thread.place * LANE_WIDTH;
+#pragma unroll
+    for (int k = 0; k < PARTS - 1; k++) {
+      const Warp& its = shared.warps[thread.warp + (number(thread, k) - thread.part) * WARPS_EACH];
+      restore(products[k], its.products + own);
+      restore(ends[k], (is_before(thread, k) ? its.ends : its.adjoint_ends) + own);
+    }
+  }
+};
+
+// Leads states over a part, or, BACK, adjoints. `resets`: it forgets what comes to it.
 template <bool BACK>
-__device__ __forceinline__ void join_part(PairStates& carried, const Shared& shared, const Thread& thread, const Marks& of_tile,
-                                          int part) {
-  const bool resets = of_tile.of_part(part).resets != 0;  // then it forgets what comes to it
-  const Warp& its = shared.warps[thread.warp + (part - thread.part) * WARPS_EACH];
-  const int own = thread.place * LANE_WIDTH;
-  PairStates product, ends;
-  restore(product, its.products + own);
-  restore(ends, (BACK ? its.adjoint_ends : its.ends) + own);
+__device__ __forceinline__ void join_part(PairStates& carried, const PairStates& product, const PairStates& ends, bool resets) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
 #pragma unroll
@@ -23,11 +79,10 @@ __device__ __forceinline__ void join_part(PairStates& carried, const Shared& sha
 // Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
 // walks both ways from zero, and takes what the parts before and after it leave.
 __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                          PairStates& h, const First& first, const Marks& of_tile) {
+                                          PairStates& h, const First& first, const Sources& sources, const Marks& of_tile) {
   const Marks marks = of_tile.of_part(thread.part);
   Warp& warp = shared.warps[thread.warp];
   const int own = thread.place * LANE_WIDTH;
-  const IncomingAdjoints incoming(args, sequence, thread);
   PairStates states, after;
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
@@ -35,9 +90,14 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
     for (int s = 0; s < STATES; s++) after[p][s] = thread.adjoint[p][s];
   }
   clear(states);
-  walk_states<false>(warp, args, sequence, thread, states, first, marks);
   begin_adjoints(thread);
-  walk_adjoints(warp, args, sequence, thread, incoming, marks);
+  put_part(warp, args, sequence, thread, first, sources, marks);
+  // Frames that there are not change nothing: their Δ is zero.
+#pragma unroll 1
+  for (int k = 0; k < SPANS; k++) {
+    walk_span(thread, states, marks, k, thread.frames, k, row_of_b(thread, k * SPAN));
+    walk_adjoint_span(thread, marks, SPANS - 1 - k, SPANS - 1 - k);
+  }
   save(warp.ends + own, states);
   save(warp.adjoint_ends + own, thread.adjoint);
 #pragma unroll
@@ -57,11 +117,28 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
   save(warp.products + own, states);
   __syncthreads();  // all parts have left theirs
 
-  for (int part = 0; part < thread.part; part++) join_part<false>(h, shared, thread, of_tile, part);
-  for (int part = PARTS - 1; part > thread.part; part--) join_part<true>(after, shared, thread, of_tile, part);
+  const OtherParts others(shared, thread);
+#pragma unroll
+  for (int k = 0; k < PARTS - 1; k++) {
+    const bool resets = of_tile.of_part(OtherParts::number(thread, k)).resets != 0;
+    if (OtherParts::is_before(thread, k)) {
+      join_part<false>(h, others.products[k], others.ends[k], resets);
+    } else {
+      join_part<true>(after, others.products[k], others.ends[k], resets);
+    }
+  }
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) thread.adjoint[p][s] = after[p][s];
+  }
+}
+
+// Keeps the states before each span.
+__device__ __forceinline__ void keep_states(const Thread& thread, PairStates& h, const Marks& marks) {
+#pragma unroll
+  for (int k = 0; k < SPANS; k++) {
+    save(thread.states + k * SPAN_REALS, h);
+    if (k + 1 < SPANS) walk_span(thread, h, marks, k, thread.frames, k, row_of_b(thread, k * SPAN));
   }
 }

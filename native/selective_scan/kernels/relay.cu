@@ -554,7 +554,7 @@ __device__ __forceinline__ void walk_whole(Shared& shared, const Arguments& args
   Real parts[SPANS][SPAN];
 #pragma unroll
   for (int span = 0; span < SPANS; span++) walk_on(thread, projections, span, y[span], before, decay, parts[span]);
-  __syncwarp();  // sums go side by side, behind all walks: the compiler puts some before that, and zoh_exact waits for them (15%, H200)
+  __syncwarp();  // sums go side by side, behind all walks: the compiler puts some before that, and zoh_exact waits for them (3%, H200)
   Target target(args, place, step.number);
 #pragma unroll
   for (int span = 0; span < SPANS; span++) {

@@ -472,16 +472,17 @@ impl Properties {
         let whole = || Relay { layout: layout_of(each, wants_more), each, pieces: None };
         let strips = problem.batch * blocks(problem, &RELAY_LAYOUT);
         let of_strip = problem.seq.div_ceil(RELAY_LAYOUT.tile);
-        let tiles_per_block = (strips * of_strip).div_ceil(self.multiprocessors);
+        let tiles = strips * of_strip;
+        let tiles_per_block = tiles.div_ceil(self.multiprocessors);
         let in_pieces = || {
-            let pieces = Pieces { blocks: (strips * of_strip).div_ceil(tiles_per_block), tiles_per_block };
+            let pieces = Pieces { blocks: tiles.div_ceil(tiles_per_block), tiles_per_block };
             let wants_more = wants_more
                 || (matches!(problem.method, Method::ZohExact | Method::Bilinear)
                     && changes_elements(problem));
             Relay { layout: layout_of(1, wants_more), each: 1, pieces: Some(pieces) }
         };
         let gains = strips > self.multiprocessors
-            && strips * of_strip <= MOST_TILES
+            && tiles <= MOST_TILES
             && (each * of_strip) as f64 > GAIN_OF_PIECES * tiles_per_block as f64;
         [can.then(whole), (can && gains).then(in_pieces)].into_iter().flatten().filter(|relay| {
             self.blocks_with_room(relay_bytes(problem, &relay.layout, relay.pieces.is_some())) >= relay.each
