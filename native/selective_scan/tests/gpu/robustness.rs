@@ -4,8 +4,9 @@ use selective_scan::cuda::Pass;
 use selective_scan::{ElementType, Error, Problem, Projection, naive};
 
 use crate::bounds;
+use crate::correctness::check;
 use crate::on_device::{Memory, OnDevice};
-use crate::shapes::{bf16, block, problem};
+use crate::shapes::{bf16, block, packed, problem};
 use crate::support::{Case, distance, random};
 use crate::{backward, device, forward};
 
@@ -184,8 +185,7 @@ pub fn not_a_number(_: bool) {
 
 /// An infinite rate forgets at every frame, and at none of a chunk that is all padding.
 pub fn infinite_rates(_: bool) {
-    let problem = Problem { seq_idx: true, ..problem(1, 2000, 8, 16) };
-    let mut case = random::case(problem, 1);
+    let mut case = random::case(packed(problem(1, 2000, 8, 16)), 1);
     case.inputs.a[..64].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(16));
     let packing: Vec<f64> = (0..2000).map(|i| if (500..1500).contains(&i) { -1.0 } else { 0.0 }).collect();
     case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &packing));
@@ -193,6 +193,17 @@ pub fn infinite_rates(_: bool) {
     assert!(expected.y.iter().all(|y| y.is_finite()));
     let distance = distance(&got.y, &expected.y);
     assert!(distance < 2e-6, "{distance}");
+
+    // Gradients by one that is infinite in the units of the exponential alone, so that the reference has them, too: of rows in parts, in
+    // one tile, in tiles and in chunks, all of which walk frames that there are not.
+    let rows =
+        [problem(1, 60, 64, 16), problem(1, 28, 64, 16), problem(20, 58, 512, 16), problem(3, 201, 64, 16)];
+    let packed_rows = [packed(problem(1, 58, 64, 16)), packed(problem(20, 58, 512, 16))];
+    for problem in rows.into_iter().chain(packed_rows).chain([problem(1, 2070, 64, 16)]) {
+        let mut case = random::case(problem, 1);
+        case.inputs.a[..4 * 64].copy_from_slice(&(-3e38_f32).to_ne_bytes().repeat(64));
+        check(&case).unwrap();
+    }
 }
 
 /// From 2048 frames on, the backward pass needs less than a tenth of what flows into it.
