@@ -3,8 +3,8 @@
 #     mix run examples/train_digits.exs [--epochs 5] [--backend cpu]
 #
 # The gradients are those of the native scan. The 360 images that test it are those that digits_mamba.safetensors holds
-# out; the other 1437 train it. Everything but the scan runs in Nx's default backend, here in Elixir itself: with EXLA,
-# configured as it says, the same takes seconds.
+# out; the other 1437 train it. Everything but the scan runs in Nx's default backend, here in Elixir itself, which is
+# where the time goes.
 
 alias ExPhil.Native.{Mamba, Tensor}
 

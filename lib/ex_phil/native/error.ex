@@ -4,7 +4,8 @@ defmodule ExPhil.Native.Error do
 
   `kind` is
 
-    * `:unavailable` - the backend that was asked for cannot run here
+    * `:unavailable` - what the call needs is not here: the backend that was asked for, or, where none was, the native
+      library and Nx
     * `:failed` - it started and failed. After a lack of memory the next call works; where the driver has given up the
       process's context, as after a fault of the device, other backends do, and the message says so
 

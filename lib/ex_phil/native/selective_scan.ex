@@ -341,7 +341,7 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
-  Whether the native library is loaded. Where it is not, every call says why.
+  Whether the native library is loaded. Where it is not, `:auto` scans in Nx, if that is there, and every other call says why.
   """
   @doc type: :machine
   @spec available?() :: boolean
@@ -442,8 +442,8 @@ defmodule ExPhil.Native.SelectiveScan do
     * `:type` - the type of `x`. Default `:f32`. Error: one that the scan refuses.
     * `:d`, `:z`, `:dt_bias`, `:initial_state`, `:seq_idx` - `true`, or their shapes, for those that will be given.
       Default: none. Error: shapes that the scan refuses.
-    * `:for` - a list of `:scan`, `:step` and `:backward`: what will be called. A step is one frame of these shapes.
-      Default `[:scan]`. Error: anything else.
+    * `:for` - a list of `:scan`, `:step` and `:backward`: what will be called. A step is one frame of these shapes,
+      and refuses what it has no use for (`:seq_idx`, `:reverse`, `:bidirectional`). Default `[:scan]`. Error: anything else.
     * all that are no tensors of the options of the module: `:method`, `:backend`, `:dt_softplus` and so on, with their
       defaults and errors.
 
