@@ -341,7 +341,8 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
-  Whether the native library is loaded. Where it is not, `:auto` scans in Nx, if that is there, and every other call says why.
+  Whether the native library is loaded. Where it is not, `:auto` scans in Nx, if that is there, and every other call says
+  why.
   """
   @doc type: :machine
   @spec available?() :: boolean
