@@ -2,7 +2,7 @@
 // field by field. After it, what every kernel finds its place by.
 //
 // Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
-// `chunks` of `chunk` frames; the backward pass also in `segments` of whole tiles. A pass covers the states
+// `chunks` of `chunk` frames; the backward pass also in `segments` of whole tiles, or spans. A pass covers the states
 // first_state … first_state + PASS_SLOTS − 1 in one direction; where there are several passes, sums over the states are
 // carried from pass to pass in Real.
 
@@ -39,8 +39,8 @@ struct Arguments {
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk, where there are several
   u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
   State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk; see JOINS
-  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it; here or in dx
-  State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment
+  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it; maybe in dx
+  State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment; see JOINS
   State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk; of adjoint chunks in ddt, if their ends are in dx
   State* decays;             // {batch, chunks, dim, PASS_SLOTS}: the product of a over each, where that is not by ΣΔ; likewise

@@ -18,8 +18,13 @@
 // A block walks a piece of one segment of the sequence, of one batch row after another, from the last tile to the first.
 // States lie in `boundary_states` every `chunk` frames; where a chunk has several tiles, each warp first walks its states
 // alone and keeps each tile's first. A tile may have PARTS, each with warps of its own for all of the block's channels:
-// they walk both ways from zero to find what they begin with (parts.cuh). Every sum is taken in a fixed order: the same
+// they walk from zero first to find what they begin with (parts.cuh). Every sum is taken in a fixed order: the same
 // call gives the same bits. Sums over the blocks, rows and segments are left to reduce.cu.
+//
+// JOINS: adjoint chunks are few, and a block finds by itself what those after its segment come to.
+//
+// WITHIN_TILES: segments begin and end within tiles, which are chunks. Of a tile, the block walks all states, and back the frames
+// of its segment.
 //
 // FINDS_MARKS: rows are packed and one chunk each; the block finds by itself which frames begin a sequence or are skipped.
 //
@@ -27,8 +32,8 @@
 // has been read or written of them.
 //
 // SUMMARY: scan_summary, which finds what each adjoint chunk adds to the gradient of the state before it if that after it
-// is zero; prefix.cu makes of these the gradients after each segment. This walk is short on instructions and bound by its
-// own chain of operations where warps are few: a segment has several such chunks.
+// is zero; of these prefix.cu makes the gradients after each segment, or blocks that join them. This walk is short on
+// instructions and bound by its own chain of operations where warps are few: a segment has several such chunks.
 
 // From one order of a lane's states to the next (see order_of).
 #define ORDER_STEP (STATES / ORDERS)
@@ -37,10 +42,9 @@
 #define TILES_NOT_KEPT (TILES > 3 ? 1 : 0)
 // Whether it is known here that a row is one tile: it is longer than the usual, or in parts.
 #define ROW_IS_TILE (TILE > 32 || PARTS > 1)
-// Whether rates are settled when the row's one tile has come, whose way from memory hides theirs. Packed ones take 1% longer then (H200).
-#define RATES_LATER (ROW_IS_TILE && !SEQ_IDX)
-// Whether adjoints are walked alone.
-#define ADJOINTS_ALONE (SUMMARY || PARTS > 1)
+// Whether rates are settled when the row's one tile has come, whose way from memory hides theirs. Packed rows take 1% longer so
+// (H200).
+#define RATES_LATER (ROW_IS_TILE && !SUMMARY && !SEQ_IDX)
 
 #define USE_B !SUMMARY
 #define USE_C 1
@@ -53,37 +57,67 @@
 #include "block.cuh"
 #include "pairs.cuh"
 #include "frames.cuh"
-#if !SUMMARY
+#if SUMMARY
+#include "adjoints.cuh"
+#else
 #include "states.cuh"
 #include "gradients.cuh"
 #endif
-#if ADJOINTS_ALONE
-#include "adjoints.cuh"
-#endif
 
 #if !SUMMARY
+#if TILE_B || TILE_C
+// A unit of the dB or dC of a tile's spans: number u of those of dB, then as many of dC.
+struct Unit {
+  bool of_c;
+  int span, place;
+
+  __device__ __forceinline__ Unit(int u, int units) : of_c(!TILE_B || u >= units) {
+    const int own = TILE_B && of_c ? u - units : u;
+    span = own / UNITS;
+    place = own % UNITS;
+  }
+};
+#endif
+
 // Sums dB and dC of the tile that the warps have ready over them, and leaves them to reduce.cu.
 __device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args) {
 #if TILE_B || TILE_C
-  const int rows = shared.course.ready_rows, units = (rows + SPAN - 1) / SPAN * UNITS;
-  const int frame = (int)blocks_of_channels(args) * SLOT_WIDTH;
+  // Where a row is one tile nothing else is done at its end: all of a thread's are on their way at once.
+  constexpr int OF_TILE = TILE / SPAN * UNITS;
+  constexpr int AT_ONCE = ROW_IS_TILE ? ((TILE_B + TILE_C) * OF_TILE + THREADS - 1) / THREADS : 1;
+#if WITHIN_TILES
+  const int from = shared.course.ready_from;
+#else
+  constexpr int from = 0;
+#endif
+  const int rows = shared.course.ready_rows, units = ROW_IS_TILE ? OF_TILE : (rows + SPAN - 1) / SPAN * UNITS;
+  const int all = (TILE_B + TILE_C) * units, frame = (int)blocks_of_channels(args) * SLOT_WIDTH;
 #pragma unroll 1
-  for (int u = thread_anew(); u < (TILE_B + TILE_C) * units; u += THREADS) {
-    const bool of_c = !TILE_B || u >= units;
-    const int own = TILE_B && of_c ? u - units : u, span = own / UNITS, unit = own % UNITS, r = span * SPAN + unit / LANES;
-    const int at = (of_c ? SPAN * SLOT_WIDTH : 0) + unit * LANE_WIDTH, k = span % SPANS;
-    const Warp* warps = shared.warps + span / SPANS * WARPS_EACH;
-    Real sum[LANE_WIDTH];
-    load_reals(sum, &warps[0].spans[k][at]);
+  for (int first = thread_anew(); first < all; first += AT_ONCE * THREADS) {
+    Real sums[AT_ONCE][LANE_WIDTH];
 #pragma unroll
-    for (int warp = 1; warp < WARPS_EACH; warp++) {
-      Real more[LANE_WIDTH];
-      load_reals(more, &warps[warp].spans[k][at]);
+    for (int n = 0; n < AT_ONCE; n++) {
+      const Unit unit(first + n * THREADS, units);
+      if (n > 0 && first + n * THREADS >= all) break;
+      const int at = (unit.of_c ? SPAN * SLOT_WIDTH : 0) + unit.place * LANE_WIDTH, k = unit.span % SPANS;
+      const Warp* warps = shared.warps + unit.span / SPANS * WARPS_EACH;
+      load_reals(sums[n], &warps[0].spans[k][at]);
 #pragma unroll
-      for (int e = 0; e < LANE_WIDTH; e++) sum[e] += more[e];
+      for (int warp = 1; warp < WARPS_EACH; warp++) {
+        Real more[LANE_WIDTH];
+        load_reals(more, &warps[warp].spans[k][at]);
+#pragma unroll
+        for (int e = 0; e < LANE_WIDTH; e++) sums[n][e] += more[e];
+      }
     }
-    Real* parts = (of_c ? args.dc_parts : args.db_parts) + shared.course.ready_at;
-    if (r < rows) store_reals(parts + (i64)r * frame + unit % LANES * LANE_WIDTH, sum);
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; n++) {
+      const Unit unit(first + n * THREADS, units);
+      if (n > 0 && first + n * THREADS >= all) break;
+      const int r = unit.span * SPAN + unit.place / LANES;
+      Real* parts = (unit.of_c ? args.dc_parts : args.db_parts) + shared.course.ready_at;
+      if (r >= from && r < rows) store_reals(parts + (i64)r * frame + unit.place % LANES * LANE_WIDTH, sums[n]);
+    }
   }
 #endif
 }
@@ -271,18 +305,73 @@ __device__ __forceinline__ void load_pair(PairStates& states, const Thread& thre
   }
 }
 
+#if JOINS
+// Leads the gradients after the row over the adjoint chunks after the segment, the last first, from what each of them adds. So does
+// prefix.cu for all segments; where chunks are few, each block does it for its own in less time than a launch takes.
+__device__ __forceinline__ void join_adjoint_chunks(Thread& thread, const Arguments& args, const Course& course) {
+  // Chunks that are read before they are used. Those that are none are read, too, and left out: branches would cost spills.
+  constexpr int AT_ONCE = 4;
+  const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
+  // The row's last may be short.
+  const int first = (int)(((u32)course.end + (u32)args.adjoint_chunk - 1) / (u32)args.adjoint_chunk);
+#pragma unroll 1
+  for (int last = (int)args.adjoint_chunks - 1; last >= first; last -= AT_ONCE) {
+    PairStates ends[AT_ONCE];
+#if DECAY_BY_SUM
+    Real delta_sums[AT_ONCE][PAIR];
+#else
+    PairStates decays[AT_ONCE];
+#endif
+    bool resets[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      const int chunk = last - k > first ? last - k : first;
+      const i64 at = in_part(args, row, args.adjoint_chunks, chunk, channel);
+      load_pair(ends[k], thread, args, args.adjoint_ends + at * SLOTS, SLOTS);
+#if DECAY_BY_SUM
+#pragma unroll
+      for (int p = 0; p < PAIR; p++) delta_sums[k][p] = p < thread.here ? args.delta_sums[at + p] : (Real)0;
+#else
+      load_pair(decays[k], thread, args, args.decays + at * SLOTS, SLOTS);
+#endif
+      resets[k] = SEQ_IDX && args.adjoint_resets[row * args.adjoint_chunks + chunk] != 0;
+    }
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      const bool is_one = last - k >= first;
+#pragma unroll
+      for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+#if DECAY_BY_SUM
+          const State decay = conjugate(exp_product(thread.a[p][s], delta_sums[k][p]));
+#else
+          const State decay = conjugate(decays[k][p][s]);
+#endif
+          const State before = over_chunk(thread.adjoint[p][s], decay, ends[k][p][s], resets[k]);
+          thread.adjoint[p][s] = is_one ? before : thread.adjoint[p][s];
+        }
+      }
+    }
+  }
+}
+#endif
+
 // The gradient of the state after the piece: after the segment, or what a later piece has left.
 __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& args, const Course& course) {
   const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
   const State* from = nullptr;
   i64 step = args.state;
-  if (!ROW_IS_TILE && course.end < args.seq) {
+  if (!ROW_IS_TILE && course.end < (JOINS ? course.segment_end : args.seq)) {
     from = args.boundary_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
     step = SLOTS;
   } else if (args.write_final && args.dfinal_state) {
     from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
   }
   load_pair(thread.adjoint, thread, args, from, step);
+#if JOINS
+  if (course.end == course.segment_end) join_adjoint_chunks(thread, args, course);
+#endif
 }
 
 // Hands the gradient of the state before the piece on.
@@ -365,7 +454,7 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
     if (p < thread.here && thread.lane == 0) *to = accumulate ? *to + sum : sum;
   };
 #endif
-#pragma unroll 1
+#pragma unroll(ROW_IS_TILE ? PAIR : 1)
   for (int p = 0; p < PAIR; p++) {
     const int own = (p * 32 + thread.place) * LANE_WIDTH;
     State da[STATES], more[STATES];
@@ -467,6 +556,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #endif
       const int in_tile = course.end - i0 < TILE ? (int)(course.end - i0) : TILE, left = in_tile - thread.part * PART_FRAMES;
       const int rows = left < 0 ? 0 : left < PART_FRAMES ? left : PART_FRAMES;
+      const int before_segment = WITHIN_TILES && course.first > i0 ? (int)(course.first - i0) : 0;
       const Sequence sequence(args, course.place, thread, i0 + thread.part * PART_FRAMES, rows);
       const First first_span(args, sequence, thread);
 #if PARTS > 1
@@ -479,8 +569,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       }
       const Marks of_tile = marks_of(args, course.place, i0, in_tile), marks = of_tile.of_part(thread.part);
       enter_tile<true>(shared, args, course.place, of_tile, i0, in_tile, [&] {
+        if (ROW_IS_TILE) return;  // the block walks no other
         sum_warps(shared, args);
-        if (!ROW_IS_TILE && thread_anew() == 0) course.tile = number - 1;  // all have read it
+        if (thread_anew() == 0) course.tile = number - 1;  // all have read it
       });
       if (RATES_LATER) settle_rates(thread);
       // Sums are asked for again when the next tile is entered. Now, so that nothing of this has to be kept for it.
@@ -489,6 +580,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
                           ((i0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
         course.ready_rows = in_tile;
+#if WITHIN_TILES
+        course.ready_from = before_segment;
+#endif
       }
 #if PARTS > 1
       find_ends(shared, args, sequence, thread, h, first_span, sources, of_tile);
@@ -497,7 +591,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       // The chunk before this is walked from its first tile on.
       const i64 least = course.first - i0;
       const auto wanted = [&](int r) { return r >= least; };
-      sequence.prefetch<true>(args, thread, (last - tile * 2) * TILE - (int)args.chunk, wanted);
+      // Of states, all of a tile.
+      const auto states_wanted = [&](int r) { return WITHIN_TILES ? least < 0 : wanted(r); };
+      sequence.prefetch<true>(args, thread, (last - tile * 2) * TILE - (int)args.chunk, states_wanted);
       sequence.prefetch<false>(args, thread, -TILE, wanted);
 #endif
 #if TILES > 1
@@ -510,11 +606,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #else
         walk_states<true>(warp, args, sequence, thread, h, first_span, marks);
 #endif
-        walk_back(warp, args, sequence, thread, first_back, marks);
+        walk_back(warp, args, sequence, thread, first_back, marks, before_segment / SPAN);
       };
 #if SEQ_IDX
-      // Selections at every frame cost a third of all else: most tiles do without.
-      if ((marks.resets | marks.skips) == 0) {
+      // Selections at every frame cost a third of all else: most tiles do without. So do frames that there are not, whose marks say
+      // that they are skipped.
+      const u64 present = rows < 64 ? ((u64)1 << rows) - 1 : ~(u64)0;
+      if (((marks.resets | marks.skips) & present) == 0) {
         walk(Marks{0, 0});
       } else
 #endif
@@ -527,7 +625,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
     find_thread_anew(thread, shared, course.place);
     store_adjoints(thread, args, course);
     __syncthreads();  // the sums of the last tile are ready, and nobody needs the row
-    if (course.place.row + 1 >= course.row_end) break;
+    // The policy gives blocks whose row is one tile no other. Not said of all: without this loop packed ones take longer (H200: 4%).
+    if (PARTS > 1 || course.place.row + 1 >= course.row_end) break;
     __syncthreads();
     if (thread_anew() == 0) {
       course.place.row++;

@@ -325,15 +325,15 @@ __device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, S
 }
 #endif
 
-// Walks a tile back.
+// Walks a tile back, to span number `least`.
 __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                          const FirstBack& first_span, const Marks& marks) {
+                                          const FirstBack& first_span, const Marks& marks, int least) {
   const int spans = (sequence.rows + SPAN - 1) / SPAN, last = (spans - 1) * SPAN + thread.lane;
   i64 at = sequence.at(last);
   bool owned = sequence.owns(thread, last);
   Pair dy = first_span.dy, z = first_span.z;
 #pragma unroll 1
-  for (int k = spans - 1; k >= 0; k--) {
+  for (int k = spans - 1; k >= least; k--) {
     const int first = k * SPAN;
     [[maybe_unused]] const int row = first + thread.lane;
 #if LIMIT
@@ -381,8 +381,8 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
       walk_channel(sums, thread, p, operand_b, operand_c, thread.states + k * SPAN_REALS, delta, x, source, marks, first);
       // Now, because the operands' loads above wait for stores, and would for these loads too. A branch around two loads, where
       // there is z, costs registers.
-      if (p == 0 && (HAS_Z || k > 0)) {
-        const bool next = k > 0 && sequence.owns(thread, 0);  // a span that is not the last is whole
+      if (p == 0 && (HAS_Z || k > least)) {
+        const bool next = k > least && sequence.owns(thread, 0);  // a span that is not the last is whole
         dy = Sequence::load<STREAMS>(args.dy, thread, at - SPAN * sequence.stride, next);
 #if HAS_Z
         z = Sequence::load<STREAMS>(args.z, thread, at - SPAN * sequence.stride, next);

@@ -6,8 +6,8 @@
 #define PAIR 2
 #define SPANS (PART_FRAMES / SPAN)
 // Spans from that which is walked to that which is read. Two where adjoints are walked alone, or states in few operations: that
-// takes less time than a span's way from memory. Two copies of more operations take as long again to compile.
-#define AHEAD ((TILES > 1 && REAL_F32 && !NEEDS_PHI) || ADJOINTS_ALONE ? 2 : 1)
+// takes less time than a span's way from memory. Two copies of more operations take as long again to compile. A part has two.
+#define AHEAD ((TILES > 1 && REAL_F32 && !NEEDS_PHI) || SUMMARY || PARTS > 1 ? 2 : 1)
 #define CHANNELS_EACH (CHANNELS_PER_WARP * PAIR)
 // Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
 #define WARPS_EACH (WARPS / PARTS)
@@ -29,6 +29,7 @@ static_assert(!FINDS_MARKS || TILE * TILES <= 64, "marks of a row are a word");
 static_assert(SPANS >= AHEAD, "what is read ahead lies in the tile");
 static_assert(PARTS == 1 || (TILES == 1 && TILE_B == 1 && TILE_C == 1 && !SUMMARY), "parts are of one tile");
 static_assert(PARTS == 1 || SPANS == AHEAD, "all of a part is asked for at once");
+static_assert(!WITHIN_TILES || (CUT && TILES == 1 && !SUMMARY), "tiles that segments share are chunks");
 static_assert(LANES >= SPAN, "every frame of a span has an owner");
 static_assert(STATES <= PACK, "a lane's states are neighbours");
 static_assert(ORDERS <= STATES && ORDERS <= CHANNELS_PER_WARP, "orders differ in bits of a state and of a channel");
@@ -85,6 +86,9 @@ struct Course {
   i64 contribution;                // the number of the block among those of a row
   u32 tile;                        // the tile that is walked next, from the last to the first: TILES are a chunk
   int ready_rows;                  // frames of the tile whose sums of dB and dC the warps have ready; 0 for none
+#if WITHIN_TILES
+  int ready_from;                  // those before this are another segment's
+#endif
   i64 ready_at;                    // where in db_parts and dc_parts they belong
 };
 
@@ -157,7 +161,7 @@ struct Thread {
   // states of the first frame of b. Others lie at a distance from these.
   Real *frames, *states, *rows;
   PairStates a, adjoint;
-#if ADJOINTS_ALONE
+#if SUMMARY
 #if DECAY_BY_SUM
   Real delta_sum[PAIR];  // of the frames that the lane owns
 #else

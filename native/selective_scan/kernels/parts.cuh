@@ -16,9 +16,9 @@ struct Sources {
   }
 };
 
-// Puts what the frames that a thread owns are walked by where its channel's other lanes find it.
-__device__ __forceinline__ void put_part(const Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                         const First& first, const Sources& sources, const Marks& marks) {
+// Puts Δ, x and the source of the frames that a thread owns where the other lanes of its channel read them.
+__device__ __forceinline__ void put_part(const Warp& warp, const Arguments& args, const Sequence& sequence,
+                                         const Thread& thread, const First& first, const Sources& sources, const Marks& marks) {
   if (is_owner(thread)) {
 #pragma unroll
     for (int k = 0; k < SPANS; k++) {
@@ -32,10 +32,6 @@ __device__ __forceinline__ void put_part(const Warp& warp, const Arguments& args
       put(thread.frames, thread, k, delta);
       put(thread.frames + DISTANCE(x), thread, k, x);
       put_source(thread, args, k, source);
-#if DECAY_BY_SUM
-#pragma unroll
-      for (int p = 0; p < PAIR; p++) thread.delta_sum[p] += delta[p];
-#endif
     }
   }
   __syncwarp();
@@ -76,45 +72,70 @@ __device__ __forceinline__ void join_part(PairStates& carried, const PairStates&
   }
 }
 
+// What a part comes to if it begins with zero. Of the adjoints, with one decay for both ways:
+//   λ before the part = Σ_f conj(P_f) conj(C_f) dy_f, P_f = Π_{j ≤ f} a_j
+// over the frames before the first that resets. Of a part that does, nobody asks for the product.
+struct PartEnds {
+  PairStates states, adjoints, product;
+};
+
+__device__ __forceinline__ void walk_part(PartEnds& ends, const Thread& thread, const Marks& marks) {
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      ends.states[p][s] = ends.adjoints[p][s] = to_state(0);
+      ends.product[p][s] = to_state(1);
+    }
+  }
+  // Frames beyond the row change nothing: Δ, x, the source, B and C are zero there, and real rates finite.
+  [[maybe_unused]] bool forgets = false;
+#pragma unroll 1
+  for (int k = 0; k < SPANS; k++) {
+    Span delta[PAIR], input[PAIR], source[PAIR];
+#pragma unroll
+    for (int p = 0; p < PAIR; p++) {
+      load_span(delta[p], thread.frames, k, p);
+      load_inputs(input[p], delta[p], thread.frames, k, p);
+      load_span(source[p], thread.frames + DISTANCE(dy), k, p);
+    }
+#pragma unroll
+    for (int f = 0; f < SPAN; f++) {
+      const bool reset = marks.reset(k * SPAN + f);
+      forgets = forgets || reset;
+      State b[STATES], c[STATES];
+      load_lane(b, row_of_b(thread, k * SPAN + f));
+      load_lane(c, row_of_c(thread, k * SPAN + f));
+#pragma unroll
+      for (int p = 0; p < PAIR; p++) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+          const Coefficients of = discretize(rate_of(thread.a[p][s]), delta[p][f]);
+          const State in = input_of(of, b[s], input[p][f]), adds = conjugate(c[s]) * source[p][f];
+          ends.states[p][s] = reset ? restart(of, in) : advance(of, ends.states[p][s], in);
+          ends.product[p][s] = ends.product[p][s] * decay_of(of);
+          // Of zero nothing comes, even where decays come to more than a real holds.
+          const State adjoint = conjugate(ends.product[p][s]) * adds + ends.adjoints[p][s];
+          ends.adjoints[p][s] = forgets || is_zero(adds) ? ends.adjoints[p][s] : adjoint;
+        }
+      }
+    }
+  }
+}
+
 // Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
-// walks both ways from zero, and takes what the parts before and after it leave.
+// walks from zero, for both at once, and takes what the parts before and after it leave.
 __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
                                           PairStates& h, const First& first, const Sources& sources, const Marks& of_tile) {
   const Marks marks = of_tile.of_part(thread.part);
   Warp& warp = shared.warps[thread.warp];
   const int own = thread.place * LANE_WIDTH;
-  PairStates states, after;
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) {
-#pragma unroll
-    for (int s = 0; s < STATES; s++) after[p][s] = thread.adjoint[p][s];
-  }
-  clear(states);
-  begin_adjoints(thread);
   put_part(warp, args, sequence, thread, first, sources, marks);
-  // Frames that there are not change nothing: their Δ is zero.
-#pragma unroll 1
-  for (int k = 0; k < SPANS; k++) {
-    walk_span(thread, states, marks, k, thread.frames, k, row_of_b(thread, k * SPAN));
-    walk_adjoint_span(thread, marks, SPANS - 1 - k, SPANS - 1 - k);
-  }
-  save(warp.ends + own, states);
-  save(warp.adjoint_ends + own, thread.adjoint);
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) {
-#if DECAY_BY_SUM
-    const Real sum = sum_lanes(thread.delta_sum[p]);
-#endif
-#pragma unroll
-    for (int s = 0; s < STATES; s++) {
-#if DECAY_BY_SUM
-      states[p][s] = decay(thread.a[p][s], sum);
-#else
-      states[p][s] = thread.product[p][s];
-#endif
-    }
-  }
-  save(warp.products + own, states);
+  PartEnds ends;
+  walk_part(ends, thread, marks);
+  save(warp.ends + own, ends.states);
+  save(warp.adjoint_ends + own, ends.adjoints);
+  save(warp.products + own, ends.product);
   __syncthreads();  // all parts have left theirs
 
   const OtherParts others(shared, thread);
@@ -124,13 +145,8 @@ __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args,
     if (OtherParts::is_before(thread, k)) {
       join_part<false>(h, others.products[k], others.ends[k], resets);
     } else {
-      join_part<true>(after, others.products[k], others.ends[k], resets);
+      join_part<true>(thread.adjoint, others.products[k], others.ends[k], resets);
     }
-  }
-#pragma unroll
-  for (int p = 0; p < PAIR; p++) {
-#pragma unroll
-    for (int s = 0; s < STATES; s++) thread.adjoint[p][s] = after[p][s];
   }
 }
 

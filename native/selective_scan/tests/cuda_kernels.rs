@@ -21,7 +21,7 @@ use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::policy::Properties;
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
-use shapes::{bf16, block, borrowing, both, f64, packed, problem, reversed};
+use shapes::{bf16, block, borrowing, both, f64, packed, problem, reversed, within_tiles};
 use support::devices::{architectures, device, kernels, shares_strips, walks_forward};
 use support::nvrtc::compiler;
 use support::packing::compress;
@@ -396,15 +396,18 @@ fn the_backward_pass_takes_a_tenth_of_its_inputs() {
 fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
     let lengths = || (1..=130).chain([197, 1000, 1024, 2047, 2048, 2500, 4096, 65_536]);
     let of_lengths = |problem: Problem| lengths().map(move |seq| Problem { seq, ..problem.clone() });
-    let (mut begins, mut borrow) = ([0; 2], [0; 2]);
+    let (mut begins, mut within, mut joins, mut borrow) = ([0; 2], [0; 2], [0; 2], [0; 2]);
     for architecture in [75, 86, 90] {
         for problem in problems().into_iter().flat_map(of_lengths) {
             let seq = problem.seq;
             let plan = device(architecture).backward(&problem, true);
             let (tile, of_tiles) = (plan.layout.tile, plan.tiles() * plan.layout.tile);
             assert!(of_tiles == plan.chunk || plan.chunks == 1 && of_tiles >= seq, "{problem:?}: {plan:?}");
-            assert!(plan.segments == 1 || plan.segment.is_multiple_of(tile), "{problem:?}: {plan:?}");
+            let unit = if plan.chunk == tile && !plan.has_pieces() { 4 } else { tile };
+            assert!(plan.segments == 1 || plan.segment.is_multiple_of(unit), "{problem:?}: {plan:?}");
             begins[usize::from(plan.segments > 1 && !plan.segment.is_multiple_of(plan.chunk))] += 1;
+            within[usize::from(plan.begins_within_tiles())] += 1;
+            joins[usize::from(plan.joins_adjoints)] += usize::from(plan.segments > 1);
             borrow[usize::from(plan.da_borrows)] += 1;
             // What is borrowed lies as sums of dA do: one set for each row and segment.
             let is_alike = plan.rows_per_block == 1 && problem.state <= plan.layout.slots();
@@ -419,6 +422,8 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
         }
     }
     assert!(!begins.contains(&0), "segments begin with chunks, or within some: {begins:?}");
+    assert!(!within.contains(&0), "segments begin with tiles, or within some: {within:?}");
+    assert!(!joins.contains(&0), "blocks join adjoint chunks, or these are scanned: {joins:?}");
     assert!(!borrow.contains(&0), "sums of dA borrow their room, or have their own: {borrow:?}");
 }
 
@@ -432,6 +437,28 @@ fn problems_that_are_to_borrow_do() {
     });
     let ends_early: Vec<_> = ends_early.collect();
     assert!(ends_early.contains(&true) && ends_early.contains(&false), "{ends_early:?}");
+}
+
+#[test]
+fn problems_whose_segments_are_to_begin_within_tiles_do() {
+    for problem in within_tiles() {
+        let plan = device(90).backward(&problem, true);
+        assert!(plan.begins_within_tiles() && !plan.has_pieces(), "{problem:?}: {plan:?}");
+    }
+    assert!(within_tiles().iter().any(|problem| device(90).backward(problem, true).da_borrows));
+}
+
+/// As many as there are multiprocessors; by longer walks twice as many.
+#[test]
+fn rows_are_in_parts_where_blocks_are_few() {
+    let parts = |games, method| {
+        let problem = Problem { method, ..problem(games, 60, 512, 16) };
+        device(90).backward(&problem, true).layout.parts
+    };
+    let of_games = |method| [3, 4, 5].map(|games| parts(games, method));
+    assert_eq!(of_games(Method::Zoh), [8, 8, 1]);
+    assert_eq!(of_games(Method::Foh), [8, 8, 1]);
+    assert_eq!(parts(2, Method::Foh), 8);
 }
 
 /// The version of a driver of CUDA 13.0.

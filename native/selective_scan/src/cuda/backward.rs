@@ -67,7 +67,8 @@ impl BackwardKernels<Wanted> {
             round_constants: of_reduce(c"scan_round_constants"),
             marks: Wanted::marks(&configurations, plan.chunks),
             states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
-            adjoints: (plan.segments > 1).then(|| Boundaries::of(&configurations, Chunks::OfAdjoints, false)),
+            adjoints: (plan.segments > 1)
+                .then(|| Boundaries::of(&configurations, Chunks::OfAdjoints, plan.joins_adjoints)),
         }
     }
 
@@ -175,10 +176,11 @@ impl Arguments {
         Self { boundary_adjoints: own(self.boundary_adjoints), ..*self }
     }
 
-    /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: in the gradient of x,
-    /// which is written later, or with what segments carry, where it does for one of each.
+    /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: where blocks join it, in memory of
+    /// its own; else in the gradient of x, which is written later, or with what segments carry, where it does for one of each.
     fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, in_gradients: bool) {
         let (frames, ends) = match in_gradients {
+            _ if plan.joins_adjoints => (plan.adjoint_chunk, self.adjoint_ends),
             true => (plan.adjoint_chunk, self.dx),
             false => (plan.segment, self.boundary_adjoints),
         };

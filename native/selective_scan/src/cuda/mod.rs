@@ -32,10 +32,10 @@
 //! has kept, or which are found as above. `backward.cu` walks a tile of frames forward and keeps the state before each
 //! span of four frames in shared memory; then it walks back, span by span: forward once more from what was kept, so that
 //! decays and states of the span stay in registers, and back through them. Where batch and dim do not fill the device,
-//! segments of whole tiles are scanned side by side; what each adds to λ before it is linear too, and costs one more
-//! walk, of smaller chunks of the segments, and `prefix.cu` over these. A short row alone on its multiprocessor is one tile,
-//! in parts that the warps of a block walk side by side: both ways from zero first, which says what states and adjoints
-//! they begin with. dB and dC are sums over channels: over two in a thread's registers, over those of a warp and of a block
+//! segments of whole tiles, or spans, are scanned side by side; what each adds to λ before it is linear too, and costs one more
+//! walk, of smaller chunks of the segments, and `prefix.cu` over these (of few, each block joins those after its segment). Where rows
+//! are short and few, each is one tile, in parts that the warps of a block walk side by side: from zero first, which says what states
+//! and adjoints they begin with. dB and dC are sums over channels: over two in a thread's registers, over those of a warp and of a block
 //! in shared memory, over the blocks by `reduce.cu`. So that few of these sums wait, segments are launched a piece at a
 //! time from their ends, each followed by its reduction. `policy` chooses chunks, segments and
 //! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs, but for a few channels. (Of 2 bytes an

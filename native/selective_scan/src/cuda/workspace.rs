@@ -176,7 +176,11 @@ fn lay_out_passes(
     let own_states = plan.chunks > 1 && pass == Pass::Backward;
     let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
     let edges = problem.batch * plan.segments * problem.dim;
-    let side_by_side = if plan.segments > 1 { edges } else { 0 };
+    let side_by_side = match plan.segments {
+        1 => 0,
+        _ if plan.joins_adjoints => problem.batch * plan.adjoint_chunks(problem) * problem.dim,
+        _ => edges,
+    };
     let width = boundary_width(problem, plan);
     arguments.boundary_width = width as i64;
     arguments.lay_out_boundaries(problem, (boundaries, width), (side_by_side, slots), at);
@@ -186,7 +190,9 @@ fn lay_out_passes(
         arguments.lay_out_relay(problem, relay, at);
     }
     let bytes_each = edges * slots * sizes.state;
-    arguments.boundary_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
+    let hands_on = if plan.joins_adjoints { plan.has_pieces() } else { plan.hands_on() };
+    arguments.boundary_adjoints = at.take_if(hands_on, together * bytes_each);
+    arguments.adjoint_ends = at.take_if(plan.joins_adjoints, side_by_side * slots * sizes.state);
 
     let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
     let of_states = parts * slots * sizes.state;

@@ -1,12 +1,12 @@
 //! What must hold whatever happens: the same bits, many threads, failures, values that are not finite, memory.
 
 use selective_scan::cuda::Pass;
-use selective_scan::{ElementType, Error, Problem, Projection, naive};
+use selective_scan::{ElementType, Error, Method, Problem, Projection, naive};
 
 use crate::bounds;
 use crate::correctness::check;
 use crate::on_device::{Memory, OnDevice};
-use crate::shapes::{bf16, block, packed, problem};
+use crate::shapes::{bf16, block, by, packed, problem};
 use crate::support::{Case, distance, random};
 use crate::{backward, device, forward};
 
@@ -180,6 +180,53 @@ pub fn not_a_number(_: bool) {
             }
             case.backward(backward);
         }
+    }
+    sequences_keep_it_to_themselves();
+    nothing_comes_of_zero();
+}
+
+/// Where several sequences share a row, gradients of those before one that is not finite are as if it were.
+fn sequences_keep_it_to_themselves() {
+    const FRAMES: usize = 7;
+    // Rows in parts, in one tile, in segments that begin within tiles, in tiles, and in chunks of several tiles.
+    for problem in [
+        packed(problem(1, 60, 64, 16)),
+        packed(by(Method::Bilinear, block(1, 60, 64, 16))),
+        packed(problem(5, 58, 1024, 16)),
+        packed(problem(8, 70, 192, 16)),
+        bf16(packed(block(1, 700, 64, 16))),
+        packed(problem(1, 2070, 64, 16)),
+    ] {
+        let mut case = random::case(problem, 1);
+        let Problem { batch, seq, dim, state, element, .. } = case.problem;
+        let index: Vec<f64> = (0..batch * seq).map(|frame| (frame % seq / FRAMES) as f64).collect();
+        case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &index));
+        let finite = case.backward(backward);
+        // The last sequence of the first row.
+        let before = (seq - 1) / FRAMES * FRAMES;
+        let of_frames = |width: usize| before * width * element.size()..seq * width * element.size();
+        case.gradients.dy[of_frames(dim)].fill(0xff);
+        case.inputs.c[of_frames(state)].fill(0xff);
+        let with_nan = case.backward(backward);
+        let same = |with_nan: &[f64], finite: &[f64]| with_nan[..before * dim] == finite[..before * dim];
+        assert!(with_nan.x[before * dim..seq * dim].iter().all(|dx| dx.is_nan()), "{:?}", case.problem);
+        assert!(same(&with_nan.x, &finite.x) && same(&with_nan.dt, &finite.dt), "{:?}", case.problem);
+    }
+}
+
+/// Decays that grow beyond all numbers over a row leave of zero nothing.
+fn nothing_comes_of_zero() {
+    for problem in [problem(1, 60, 64, 16), problem(1, 333, 40, 16), problem(1, 1500, 384, 16)] {
+        let mut case = random::case(problem, 1);
+        let of = |value: f64, bytes: &[u8]| naive::encode(ElementType::F32, &vec![value; bytes.len() / 4]);
+        case.inputs.a = of(1.0, &case.inputs.a);
+        case.inputs.dt = of(12.0, &case.inputs.dt);
+        case.inputs.x.fill(0);
+        case.gradients.dy.fill(0);
+        if let Some(gradient) = &mut case.gradients.dfinal_state {
+            gradient.fill(0);
+        }
+        check(&case).unwrap();
     }
 }
 

@@ -45,6 +45,22 @@ pub fn borrowing() -> Vec<Problem> {
     ]
 }
 
+/// Problems that an H200 walks back in segments which begin and end within tiles.
+pub fn within_tiles() -> Vec<Problem> {
+    vec![
+        problem(8, 70, 192, 16),
+        bf16(reversed(block(3, 70, 500, 16))),
+        packed(both(block(4, 70, 384, 16))),
+        f64(packed(problem(2, 70, 768, 12))),
+        Problem { complex: true, ..by(Method::Foh, block(6, 70, 256, 16)) },
+        bf16(packed(block(1, 70, 768, 40))),
+        // Long enough for memory to be bounded, of so few states that chunks are tiles; sums of dA borrow their room.
+        block(1, 2100, 64, 2),
+        Problem { b: Projection::Constant, ..problem(8, 70, 192, 16) },
+        Problem { c: Projection::PerFrame { groups: 2 }, ..by(Method::Rk4, problem(8, 70, 192, 16)) },
+    ]
+}
+
 /// The same by another method.
 pub fn by(method: Method, problem: Problem) -> Problem {
     Problem { method, ..problem }

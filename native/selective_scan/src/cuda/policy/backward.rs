@@ -25,7 +25,7 @@ const SUMS_BYTES: usize = 48 << 20;
 
 /// Frames of a tile of the backward pass, and frames and channels that a thread of it has in registers.
 pub(super) const BACKWARD_TILE: usize = 32;
-const SPAN: usize = 4;
+pub(super) const SPAN: usize = 4;
 pub(super) const PAIR: usize = 2;
 /// Frames up to which a row is one chunk.
 pub(super) const LONGEST_ALONE: usize = 64;
@@ -37,6 +37,9 @@ pub(super) const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
 /// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
 pub(super) const WARPS_OF_ADJOINTS: usize = 24;
 const SHORTEST_OF_ADJOINTS: usize = 64;
+
+/// Adjoint chunks up to which every block joins those after its segment, without a launch for that.
+const MOST_JOINED_BACK: usize = 10;
 
 /// Registers of a multiprocessor, and of a thread at most.
 const REGISTERS: usize = 65_536;
@@ -69,13 +72,15 @@ pub struct BackwardPlan {
     pub chunk: usize,
     /// Chunks a row.
     pub chunks: usize,
-    /// Frames a segment, whole tiles: segments are scanned side by side.
+    /// Frames a segment: segments are scanned side by side. Whole tiles; where chunks are tiles, whole spans.
     pub segment: usize,
     /// Segments a row.
     pub segments: usize,
     /// Frames for which a block walks the adjoints alone, where there are several segments and the gradients have room for
-    /// what these add; a segment is made of whole ones.
+    /// what these add, or blocks join it; a segment is made of whole ones.
     pub adjoint_chunk: usize,
+    /// Whether blocks join those after their segment: they are few, and memory is not bounded.
+    pub joins_adjoints: bool,
     /// Frames of every segment whose sums of dB and dC have room in the workspace.
     pub piece: usize,
     /// Whether sums of dA have no room of their own, and are reduced with each piece: those of the last lie where its block has found
@@ -99,6 +104,11 @@ impl BackwardPlan {
     /// Adjoint chunks a row.
     pub const fn adjoint_chunks(&self, problem: &Problem) -> usize {
         problem.seq.div_ceil(self.adjoint_chunk)
+    }
+
+    /// Whether segments begin and end within tiles.
+    pub const fn begins_within_tiles(&self) -> bool {
+        self.segments > 1 && !self.segment.is_multiple_of(self.layout.tile)
     }
 
     /// Whether a segment is walked by several launches.
@@ -131,7 +141,9 @@ impl BackwardPlan {
     /// Whether what adjoint chunks add, and their decays or sums of Δ, may wait in the gradients of x and dt, whose addresses must be
     /// `aligned`: all passes walk `together`, and there is room enough.
     pub fn adjoints_wait_in_gradients(&self, problem: &Problem, together: usize, aligned: bool) -> bool {
-        together == passes(problem, self.layout.slots())
+        // Blocks that join them write gradients meanwhile.
+        !self.joins_adjoints
+            && together == passes(problem, self.layout.slots())
             && has_room_in_gradients(problem, aligned)
             && adjoints_fit(problem, &self.layout, self.adjoint_chunk)
     }
@@ -260,17 +272,18 @@ impl Properties {
     }
 
     /// The layout of such a row in parts, with the channels of one warp a block: for few blocks, each alone on its multiprocessor, whose
-    /// walk takes as long as its chain of operations. Each leaves sums of dB and dC to be reduced, which with more blocks takes the
-    /// time that parts save.
+    /// walk takes as long as its chain of operations; of longer chains for two, one after the other. Each leaves sums of dB and dC to be reduced, which with
+    /// more blocks takes the time that parts save.
     fn row_in_parts(&self, problem: &Problem, one_warp: Layout) -> Option<Layout> {
         let tile = problem.seq.next_power_of_two();
         let parts = PARTS_OF_ROW.min(tile / (2 * SPAN));
         let layout = Layout { parts, tile, warps: parts, ..one_warp };
+        let each = if is_light_walk_back(problem) { 1 } else { 2 };
         let fits = parts > 1
             && !is_heavy_walk_back(problem, &layout)
             && (SHORTEST_IN_PARTS..=LONGEST_ALONE).contains(&problem.seq)
             && varying(problem) == 2
-            && problem.batch * blocks(problem, &layout) <= self.multiprocessors
+            && problem.batch * blocks(problem, &layout) <= each * self.multiprocessors
             && backward_bytes(problem, &layout, 1) <= self.shared_per_block;
         fits.then_some(layout)
     }
@@ -353,6 +366,9 @@ impl Properties {
                     let plan = borrowing
                         .filter(|plan| plan.leaves_room_for_da(problem))
                         .unwrap_or_else(|| deal(false));
+                    if plan.begins_within_tiles() && plan.has_pieces() {
+                        continue; // pieces are whole tiles
+                    }
                     let carried = || measure_backward(problem, &plan, Pass::Backward, 1).carried;
                     let excess = if bounded { carried().saturating_sub(most_carried(problem)) } else { 0 };
                     if best.is_some_and(|((least, _), _)| excess > least) {
@@ -421,6 +437,8 @@ impl Properties {
         let segments = problem.seq.div_ceil(segment);
         let per_segment = segment.div_ceil(chunk);
         let segment = segment.min(problem.seq);
+        let adjoint_chunk = self.adjoint_chunk(problem, &layout, segment, segments);
+        let joined = (problem.seq - segment).div_ceil(adjoint_chunk);
         let without_sums = BackwardPlan {
             layout,
             states,
@@ -428,7 +446,10 @@ impl Properties {
             chunks: problem.seq.div_ceil(chunk),
             segment,
             segments,
-            adjoint_chunk: self.adjoint_chunk(problem, &layout, segment, segments),
+            adjoint_chunk,
+            joins_adjoints: (1..=MOST_JOINED_BACK).contains(&joined)
+                && problem.seq < BOUNDED_FROM
+                && !has_several_passes(problem, &layout),
             piece: 0,
             da_borrows,
             rows_per_block: 1,
@@ -452,8 +473,10 @@ impl Properties {
             _ => per_segment.div_ceil(pieces) * chunk,
         };
 
+        // A block whose row is one tile goes on to no other (ROW_IS_TILE of backward.cu).
+        let row_is_tile = layout.tile > BACKWARD_TILE || layout.parts > 1;
         let rows_per_block = match segments * pieces {
-            1 if piece >= chunk => {
+            1 if piece >= chunk && !row_is_tile => {
                 (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch)
             }
             _ => 1,
@@ -463,12 +486,16 @@ impl Properties {
 }
 
 /// Frames that a segment may have, of up to `most` segments that are alike but for the last: whole chunks; or, where that is less,
-/// whole tiles. Then segments begin within a chunk, whose states before that are walked once more by every launch.
+/// whole tiles, or, where chunks are tiles, whole spans, more than a tile. Then segments begin within a chunk, whose states before that
+/// are walked once more by every launch.
 fn segments(seq: usize, chunk: usize, tile: usize, most: usize) -> impl Iterator<Item = usize> {
-    segment_counts(seq.div_ceil(chunk), most).flat_map(move |count| {
+    let (unit, least) = if chunk > tile { (chunk, tile) } else { (SPAN, SPAN) };
+    segment_counts(seq.div_ceil(unit), most).flat_map(move |count| {
         let whole = seq.div_ceil(chunk).div_ceil(count) * chunk;
-        let even = seq.div_ceil(count).next_multiple_of(tile);
-        [Some(whole), (count > 1 && even < whole).then_some(even)].into_iter().flatten()
+        let even = seq.div_ceil(count).next_multiple_of(least);
+        let is_of_so_many = seq.div_ceil(whole) == count;
+        let is_other = count > 1 && (tile + 1..whole).contains(&even);
+        [is_of_so_many.then_some(whole), is_other.then_some(even)].into_iter().flatten()
     })
 }
 
@@ -577,7 +604,7 @@ mod tests {
     #[test]
     fn segments_are_whole_chunks_or_fewer_tiles() {
         let tile = 32;
-        for (seq, chunk) in [(2048_usize, 96_usize), (2050, 192), (65_536, 96), (197, 32), (60, 64)] {
+        for (seq, chunk) in [(2048_usize, 96_usize), (2050, 192), (65_536, 96), (60, 64)] {
             for most in 1..=seq.div_ceil(chunk) {
                 let mut whole = seq.next_multiple_of(chunk);
                 for segment in segments(seq, chunk, tile, most) {
@@ -593,6 +620,21 @@ mod tests {
                     whole = if is_whole { segment } else { whole };
                 }
             }
+        }
+    }
+
+    #[test]
+    fn where_chunks_are_tiles_segments_are_whole_chunks_or_fewer_spans() {
+        let chunk = 32;
+        for seq in [70_usize, 197, 1000, 2047] {
+            let most = seq.div_ceil(chunk);
+            let all: Vec<_> = segments(seq, chunk, chunk, most).collect();
+            for &segment in &all {
+                let is_whole = segment.is_multiple_of(chunk);
+                assert!(is_whole || segment.is_multiple_of(SPAN) && segment > chunk, "{seq}: {segment}");
+                assert!(seq.div_ceil(segment) <= most, "{seq}: {segment}");
+            }
+            assert!(all.iter().any(|segment| !segment.is_multiple_of(chunk)), "{seq}: {all:?}");
         }
     }
 

@@ -5,7 +5,7 @@
 //! fitted to the times of 900 problems forward and 500 backward, each by all plans that there are, on an H200: bench/NOTES.md, "What
 //! plans are chosen by". Other devices have other clocks, but their ratios are those of the same code.
 
-use super::backward::{BACKWARD_WARPS, is_heavy_walk_back, sums_of_frame};
+use super::backward::{BACKWARD_WARPS, SPAN, is_heavy_walk_back, sums_of_frame};
 use super::configurations::{MOST_JOINED, blocks_of_bulk, blocks_wanted};
 use super::forward::{BULK_FRAMES_OF_ROW, MOST_LANES, RELAY_WARPS, bulk_bytes, forward_bytes, is_short_row};
 use super::{
@@ -120,18 +120,20 @@ const HEAVY_FRAME_BACK: FrameClocks = FrameClocks { latency: 610.0, issue: 45.0 
 const MANY_TILES: usize = 3;
 const OF_MANY_REGISTERS: [f64; 2] = [1.12, 1.25];
 /// The walk of the states alone, as a share of the walk back; and how many times as long it takes where segments begin within chunks, some
-/// sooner than others, for whose blocks the device waits.
+/// sooner than others, for whose blocks the device waits; and within tiles, of which they then enter one more.
 const STATES_SHARE: f64 = 0.287;
 const OF_BEGINS: f64 = 1.3;
+const OF_BEGINS_WITHIN_TILES: f64 = 2.0;
 /// What warps of a block wait for one another, where they are more than usual, as a share of the time.
 const WAITING_SHARE: f64 = 0.15;
-/// What parts of a row walk, who walk both ways once more, as a share of what they do of a row alone.
+/// What parts of a row walk, who walk from zero first, as a share of what they do of a row alone (of parts slower than they are now).
 const OF_PARTS: f64 = 1.5;
 /// A launch, with the reduction after it; and bytes of its sums that a multiprocessor writes and reads in a clock.
 const LAUNCH: f64 = 5750.0;
 const SUM_BYTES: f64 = 2.8;
-/// The adjoints alone: their launch and that of the scan over them, a chunk in that scan, a frame of a chunk, and a frame of sixteen
-/// states that a multiprocessor has.
+/// The adjoints alone: their launch, where blocks join them, or with that of the scan over them; a chunk that is joined or scanned, a
+/// frame of a chunk, and a frame of sixteen states that a multiprocessor has.
+const ADJOINTS_LAUNCH: f64 = 3500.0;
 const ADJOINTS_LAUNCHES: f64 = 7470.0;
 const ADJOINTS_CHUNK: f64 = 285.0;
 const ADJOINTS_FRAME: f64 = 34.0;
@@ -253,9 +255,10 @@ impl Properties {
         let all_blocks = problem.batch.div_ceil(rows_per_block) * blocks(problem, &layout) * segments;
         let resident = self.resident(problem, &layout, tiles);
         let all = self.frame_of_all(all_blocks, layout.warps, resident, frame_back(problem, &layout, tiles));
-        // Segments that begin within chunks do so alike after as many as a chunk has tiles.
+        // Segments that begin within chunks do so alike after as many as a chunk has tiles, or spans.
         let (turns, of_begins) = match segments == 1 || segment.is_multiple_of(plan.chunk) {
             true => (1, 1.0),
+            false if plan.begins_within_tiles() => (segments.min(plan.chunk / SPAN), OF_BEGINS_WITHIN_TILES),
             false => (segments.min(tiles), OF_BEGINS),
         };
         let (frames, launches) =
@@ -279,13 +282,15 @@ impl Properties {
         if segments == 1 {
             return 0.0;
         }
-        let (chunks, chunk) = match plan.adjoints_wait_in_gradients(problem, together, true) {
+        let own_chunks = plan.joins_adjoints || plan.adjoints_wait_in_gradients(problem, together, true);
+        let (chunks, chunk) = match own_chunks {
             true => (plan.adjoint_chunks(problem), adjoint_chunk),
             false => (segments, segment),
         };
         let frames = problem.batch * problem.dim * problem.seq * (segments - 1) / segments;
         let of_16_states = (frames * plan.layout.slots()) as f64 / 16.0;
-        ADJOINTS_LAUNCHES
+        let launches = if plan.joins_adjoints { ADJOINTS_LAUNCH } else { ADJOINTS_LAUNCHES };
+        launches
             + ADJOINTS_CHUNK * chunks as f64
             + ADJOINTS_FRAME * chunk as f64
             + ADJOINTS_OF_16_STATES * of_16_states / self.multiprocessors as f64

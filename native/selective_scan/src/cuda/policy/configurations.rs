@@ -167,6 +167,7 @@ impl<'a> Configurations<'a> {
         shares_strips: false,
         short_row: false,
         whole_tiles: false,
+        within_tiles: false,
         several_passes: false,
         streams: false,
         min_blocks: 1,
@@ -455,6 +456,8 @@ impl<'a> Configurations<'a> {
             has_d: self.problem.d,
             tiles,
             cut: plan.segments > 1,
+            within_tiles: plan.begins_within_tiles(),
+            joins: plan.joins_adjoints,
             finds_marks: self.problem.seq_idx && finds_marks(plan.chunks),
             shared_bytes: backward_bytes(self.problem, &self.layout, tiles),
             ..self.walking_back()
