@@ -198,9 +198,8 @@ fn sequences_keep_it_to_themselves() {
         packed(problem(1, 2070, 64, 16)),
     ] {
         let mut case = random::case(problem, 1);
-        let Problem { batch, seq, dim, state, element, .. } = case.problem;
-        let index: Vec<f64> = (0..batch * seq).map(|frame| (frame % seq / FRAMES) as f64).collect();
-        case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &index));
+        let Problem { seq, dim, state, element, .. } = case.problem;
+        case.pack_sequences_of(FRAMES);
         let finite = case.backward(backward);
         // The last sequence of the first row.
         let before = (seq - 1) / FRAMES * FRAMES;
@@ -214,19 +213,10 @@ fn sequences_keep_it_to_themselves() {
     }
 }
 
-/// Decays that grow beyond all numbers over a row leave of zero nothing.
+/// Of zero nothing comes, even where decays grow beyond all numbers over a row.
 fn nothing_comes_of_zero() {
     for problem in [problem(1, 60, 64, 16), problem(1, 333, 40, 16), problem(1, 1500, 384, 16)] {
-        let mut case = random::case(problem, 1);
-        let of = |value: f64, bytes: &[u8]| naive::encode(ElementType::F32, &vec![value; bytes.len() / 4]);
-        case.inputs.a = of(1.0, &case.inputs.a);
-        case.inputs.dt = of(12.0, &case.inputs.dt);
-        case.inputs.x.fill(0);
-        case.gradients.dy.fill(0);
-        if let Some(gradient) = &mut case.gradients.dfinal_state {
-            gradient.fill(0);
-        }
-        check(&case).unwrap();
+        check(&random::growing_from_zero(problem, 12.0)).unwrap();
     }
 }
 

@@ -272,11 +272,7 @@ pub fn relays(quick: bool) {
     for problem in
         [problem(1, 333, 40, 16), problem(1, 60, 40, 16), problem(1, 1500, 384, 16), problem(1, 6000, 64, 16)]
     {
-        let mut case = random::case(problem, 1);
-        let of = |value: f64, bytes: &[u8]| encode(ElementType::F32, &vec![value; bytes.len() / 4]);
-        case.inputs.a = of(1.0, &case.inputs.a);
-        case.inputs.dt = of(6.0, &case.inputs.dt);
-        case.inputs.x.fill(0);
+        let case = random::growing_from_zero(problem, 6.0);
         check_forward(&case, &case.forward(forward)).unwrap();
     }
 }
@@ -387,9 +383,8 @@ fn sequences_in_short_rows(quick: bool) {
     let some = if quick { 2 } else { problems.len() };
     all(problems.into_iter().take(some).collect(), |problem| {
         let mut case = random::case(problem, 1);
-        let Problem { batch, seq, dim, element, .. } = case.problem;
-        let index: Vec<f64> = (0..batch * seq).map(|frame| (frame % seq / FRAMES) as f64).collect();
-        case.inputs.seq_idx = Some(encode(ElementType::S32, &index));
+        let Problem { dim, element, .. } = case.problem;
+        case.pack_sequences_of(FRAMES);
         check_kept(&case)?;
         let y = case.forward(forward).y;
         case.inputs.x[..dim * element.size()].fill(0xff);

@@ -9,7 +9,7 @@ pub mod random;
 pub mod registry;
 pub mod time;
 
-use selective_scan::naive::{decode, element_of};
+use selective_scan::naive::{decode, element_of, encode};
 use selective_scan::{ElementType, Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
 
 /// What sequences are stored in.
@@ -45,6 +45,13 @@ impl Case {
 
     pub fn gradients(&self) -> OutputGradients<&[u8]> {
         self.gradients.as_ref().map(|_, bytes| &bytes[..])
+    }
+
+    /// Packs its rows with sequences of so many frames; the last of a row may be shorter.
+    pub fn pack_sequences_of(&mut self, frames: usize) {
+        let Problem { batch, seq, .. } = self.problem;
+        let index: Vec<f64> = (0..batch * seq).map(|frame| (frame % seq / frames) as f64).collect();
+        self.inputs.seq_idx = Some(encode(ElementType::S32, &index));
     }
 
     /// The outputs of a backend; memory is poisoned before, so that what is not written shows.

@@ -165,6 +165,21 @@ pub fn case(problem: Problem, seed: u64) -> Case {
     Case { name: format!("{problem:?} seed {seed}"), problem, inputs, gradients }
 }
 
+/// The same of f32, but all that flows into states and their gradients is zero; rates and steps are such that else both would grow
+/// beyond all numbers.
+pub fn growing_from_zero(problem: Problem, dt: f64) -> Case {
+    let mut case = case(problem, 1);
+    let of = |value: f64, bytes: &[u8]| encode(ElementType::F32, &vec![value; bytes.len() / 4]);
+    case.inputs.a = of(1.0, &case.inputs.a);
+    case.inputs.dt = of(dt, &case.inputs.dt);
+    case.inputs.x.fill(0);
+    case.gradients.dy.fill(0);
+    if let Some(gradient) = &mut case.gradients.dfinal_state {
+        gradient.fill(0);
+    }
+    case
+}
+
 /// A problem of plain zoh, to be changed where a test wants something else.
 pub fn zoh(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
     let (sequence, a, b) = ([batch, seq, dim], [dim, state], [batch, seq, state]);
