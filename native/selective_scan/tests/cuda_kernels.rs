@@ -448,6 +448,32 @@ fn problems_whose_segments_are_to_begin_within_tiles_do() {
     assert!(within_tiles().iter().any(|problem| device(90).backward(problem, true).da_borrows));
 }
 
+/// ROW_IS_TILE of backward.cu.
+#[test]
+fn a_block_whose_row_is_one_tile_walks_no_other() {
+    let mut counts = [0; 2];
+    for batch in [1, 4, 16, 32, 33, 64, 512, 4096] {
+        for seq in [20, 32, 33, 60, 64] {
+            let plan = device(90).backward(&problem(batch, seq, 512, 16), true);
+            let row_is_tile = plan.layout.tile > 32 || plan.layout.parts > 1;
+            assert!(!row_is_tile || plan.rows_per_block == 1, "{batch} × {seq}: {plan:?}");
+            counts[usize::from(row_is_tile)] += 1;
+        }
+    }
+    assert!(!counts.contains(&0), "rows are one tile, or not known to be: {counts:?}");
+}
+
+#[test]
+fn states_are_kept_as_often_as_leaves_room_for_the_segments_that_are_wanted() {
+    let chunks = |problem: Problem| cuda::boundary_shape(&problem)[2];
+    assert_eq!(chunks(problem(8, 2048, 1536, 16)), 2048 / 64);
+    assert_eq!(chunks(problem(1, 65_536, 1024, 16)), 65_536 / 64);
+    assert_eq!(chunks(block(8, 2048, 1536, 16)), 2048 / 64);
+    // Of few channels more segments are wanted, which carry as much again.
+    assert_eq!(chunks(problem(1, 2048, 1536, 16)), 2048_usize.div_ceil(96));
+    assert_eq!(chunks(bf16(problem(8, 2048, 1536, 16))), 2048_usize.div_ceil(192));
+}
+
 /// As many as there are multiprocessors; by longer walks twice as many.
 #[test]
 fn rows_are_in_parts_where_blocks_are_few() {
