@@ -463,15 +463,25 @@ fn a_block_whose_row_is_one_tile_walks_no_other() {
     assert!(!counts.contains(&0), "rows are one tile, or not known to be: {counts:?}");
 }
 
+/// A program that is cut over devices, or vectorized, asks for a part what it was told of the whole, or the other way round
+/// (`selective_scan_jax`, docs/xla.md).
 #[test]
-fn states_are_kept_as_often_as_leaves_room_for_the_segments_that_are_wanted() {
-    let chunks = |problem: Problem| cuda::boundary_shape(&problem)[2];
-    assert_eq!(chunks(problem(8, 2048, 1536, 16)), 2048 / 64);
-    assert_eq!(chunks(problem(1, 65_536, 1024, 16)), 65_536 / 64);
-    assert_eq!(chunks(block(8, 2048, 1536, 16)), 2048 / 64);
-    // Of few channels more segments are wanted, which carry as much again.
-    assert_eq!(chunks(problem(1, 2048, 1536, 16)), 2048_usize.div_ceil(96));
-    assert_eq!(chunks(bf16(problem(8, 2048, 1536, 16))), 2048_usize.div_ceil(192));
+fn states_are_kept_as_often_for_any_batch_and_dim() {
+    let kept = |problem: &Problem| cuda::boundary_shape(problem)[2];
+    for of_kind in problems() {
+        for seq in [60, 65, 2047, 2048, 4096, 65_536] {
+            let whole = Problem { seq, ..of_kind.clone() };
+            let parts = [(1, 1), (1, 8), (2, 1), (8, 3), (64, 40)];
+            for (rows, channels) in parts {
+                let part = Problem { batch: rows, dim: channels * whole.dim, ..whole.clone() };
+                assert_eq!(
+                    kept(&part),
+                    kept(&whole),
+                    "{whole:?}: {rows} rows, {channels} times the channels"
+                );
+            }
+        }
+    }
 }
 
 /// As many as there are multiprocessors; by longer walks twice as many.

@@ -179,12 +179,14 @@ impl Arguments {
     /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: where blocks join it, in memory of
     /// its own; else in the gradient of x, which is written later, or with what segments carry, where it does for one of each.
     fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, in_gradients: bool) {
-        let frames = plan.adjoint_frames(in_gradients);
+        let (frames, ends) = match in_gradients {
+            _ if plan.joins_adjoints => (plan.adjoint_chunk, self.adjoint_ends),
+            true => (plan.adjoint_chunk, self.dx),
+            false => (plan.segment, self.boundary_adjoints),
+        };
         self.adjoint_chunk = frames as i64;
         self.adjoint_chunks = problem.seq.div_ceil(frames) as i64;
-        if !plan.joins_adjoints {
-            self.adjoint_ends = if in_gradients { self.dx } else { self.boundary_adjoints };
-        }
+        self.adjoint_ends = ends;
     }
 
     /// Sets what a launch covers, and where its sums wait: those of dB and dC in the workspace, where they are so far, or in the

@@ -379,7 +379,7 @@ impl Properties {
 }
 
 /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex: the states that the forward pass can
-/// keep for the backward pass. How many chunks there are depends on the problem alone, not on a device.
+/// keep for the backward pass. How many chunks there are depends on neither batch nor dim.
 pub fn boundary_shape(problem: &Problem) -> Vec<usize> {
     let mut shape = problem.boundary_shape();
     shape[2] = problem.seq.div_ceil(checkpoint_interval(problem));

@@ -190,7 +190,8 @@ fn lay_out_passes(
         arguments.lay_out_relay(problem, relay, at);
     }
     let bytes_each = edges * slots * sizes.state;
-    arguments.boundary_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
+    let hands_on = if plan.joins_adjoints { plan.has_pieces() } else { plan.hands_on() };
+    arguments.boundary_adjoints = at.take_if(hands_on, together * bytes_each);
     arguments.adjoint_ends = at.take_if(plan.joins_adjoints, side_by_side * slots * sizes.state);
 
     let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;

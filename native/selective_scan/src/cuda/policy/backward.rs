@@ -17,11 +17,8 @@ use crate::{Method, Problem};
 
 /// From here on the backward pass carries less than a tenth of its inputs from kernel to kernel.
 const BOUNDED_FROM: usize = 2048;
-/// The share of the sequences among these that states at the boundaries of chunks take of it at most: where the segments that then
-/// have room are enough, and else.
-const BOUNDARY_SHARES: [f64; 2] = [0.0886, 0.0595];
-/// Channels, of all rows and segments, that are enough: blocks of 64, nearly three for each multiprocessor of an H200.
-const ENOUGH_CHANNELS: usize = 384 * 64;
+/// The share of the sequences among these that states at the boundaries of chunks take of it at most.
+const BOUNDARY_SHARE: f64 = 0.0595;
 /// Where memory is not bounded: sums of dB and dC of a launch at most. They stay in an H200's cache; where a cache is smaller they
 /// pass through memory, which takes less time than so many more launches would.
 const SUMS_BYTES: usize = 48 << 20;
@@ -79,7 +76,8 @@ pub struct BackwardPlan {
     pub segment: usize,
     /// Segments a row.
     pub segments: usize,
-    /// Frames of an adjoint chunk, of which a segment is made of whole ones ([`BackwardPlan::adjoint_frames`]).
+    /// Frames for which a block walks the adjoints alone, where there are several segments and the gradients have room for
+    /// what these add, or blocks join it; a segment is made of whole ones.
     pub adjoint_chunk: usize,
     /// Whether blocks join those after their segment: they are few, and memory is not bounded.
     pub joins_adjoints: bool,
@@ -120,13 +118,7 @@ impl BackwardPlan {
 
     /// Whether what walks a segment, or a piece of one, is handed the gradient after it.
     pub const fn hands_on(&self) -> bool {
-        self.has_pieces() || (self.segments > 1 && !self.joins_adjoints)
-    }
-
-    /// Frames for which a block walks the adjoints alone: whole segments, where what shorter chunks add may not wait in the gradients, and
-    /// blocks do not join it.
-    pub const fn adjoint_frames(&self, wait_in_gradients: bool) -> usize {
-        if self.joins_adjoints || wait_in_gradients { self.adjoint_chunk } else { self.segment }
+        self.segments > 1 || self.has_pieces()
     }
 
     /// Whether there is what sums of dA may borrow.
@@ -279,9 +271,9 @@ impl Properties {
         fits.then_some(layout)
     }
 
-    /// The layout of such a row in parts, with the channels of one warp a block: for few blocks, each alone on its multiprocessor,
-    /// whose walk takes as long as its chain of operations; of longer chains for two, one after the other. Each leaves sums of dB and dC
-    /// to be reduced, which with more blocks takes the time that parts save.
+    /// The layout of such a row in parts, with the channels of one warp a block: for few blocks, each alone on its multiprocessor, whose
+    /// walk takes as long as its chain of operations; of longer chains for two, one after the other. Each leaves sums of dB and dC to be reduced, which with
+    /// more blocks takes the time that parts save.
     fn row_in_parts(&self, problem: &Problem, one_warp: Layout) -> Option<Layout> {
         let tile = problem.seq.next_power_of_two();
         let parts = PARTS_OF_ROW.min(tile / (2 * SPAN));
@@ -481,8 +473,10 @@ impl Properties {
             _ => per_segment.div_ceil(pieces) * chunk,
         };
 
+        // A block whose row is one tile goes on to no other (ROW_IS_TILE of backward.cu).
+        let row_is_tile = layout.tile > BACKWARD_TILE || layout.parts > 1;
         let rows_per_block = match segments * pieces {
-            1 if piece >= chunk => {
+            1 if piece >= chunk && !row_is_tile => {
                 (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch)
             }
             _ => 1,
@@ -565,8 +559,8 @@ fn lanes_of(problem: &Problem) -> &'static [usize] {
     }
 }
 
-/// Frames from one state that is kept to the next, which are those of a chunk of the backward pass: the same on all devices. Short chunks
-/// walk fewer states twice, but what segments carry must have room beside theirs.
+/// Frames from one state that is kept to the next, which are those of a chunk of the backward pass: the same for any batch and
+/// dim.
 pub(in crate::cuda) fn checkpoint_interval(problem: &Problem) -> usize {
     let lanes = lanes_of(problem)[0];
     if problem.seq <= LONGEST_ALONE {
@@ -577,17 +571,8 @@ pub(in crate::cuda) fn checkpoint_interval(problem: &Problem) -> usize {
     }
     let boundary = lanes * backward_states(problem, lanes) * state_words(problem) * 4;
     let decay = if decay_by_sum(problem) { real_bytes(problem) } else { boundary };
-    let [short, long] = BOUNDARY_SHARES.map(|share| {
-        let shortest = (boundary + decay) as f64 / (share * inputs(problem) as f64);
-        (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
-    });
-    // A segment carries the gradients after it, and as much of sums.
-    let kept = problem.seq.div_ceil(short) * (boundary + decay);
-    let segments = (problem.seq * inputs(problem) / 10).saturating_sub(kept) / (2 * boundary);
-    let are_enough = problem.batch * problem.dim * segments >= ENOUGH_CHANNELS;
-    // Chunks of four tiles are not always faster than of six, which 16 bits would have, nor are several passes by short ones (H200).
-    let gains = problem.element.size() > 2 && passes(problem, slots_of_pass(problem)) == 1;
-    if gains && are_enough { short } else { long }
+    let shortest = (boundary + decay) as f64 / (BOUNDARY_SHARE * inputs(problem) as f64);
+    (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
 }
 
 /// Whether the plan may depend on how sequences are aligned: where sums of dA may borrow. Later passes find the gradients written.

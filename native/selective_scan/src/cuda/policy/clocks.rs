@@ -278,12 +278,15 @@ impl Properties {
 
     /// Of the adjoints alone, for one of the passes.
     fn adjoints(&self, problem: &Problem, plan: &BackwardPlan, together: usize) -> f64 {
-        let segments = plan.segments;
+        let BackwardPlan { segments, segment, adjoint_chunk, .. } = *plan;
         if segments == 1 {
             return 0.0;
         }
-        let chunk = plan.adjoint_frames(plan.adjoints_wait_in_gradients(problem, together, true));
-        let chunks = problem.seq.div_ceil(chunk);
+        let own_chunks = plan.joins_adjoints || plan.adjoints_wait_in_gradients(problem, together, true);
+        let (chunks, chunk) = match own_chunks {
+            true => (plan.adjoint_chunks(problem), adjoint_chunk),
+            false => (segments, segment),
+        };
         let frames = problem.batch * problem.dim * problem.seq * (segments - 1) / segments;
         let of_16_states = (frames * plan.layout.slots()) as f64 / 16.0;
         let launches = if plan.joins_adjoints { ADJOINTS_LAUNCH } else { ADJOINTS_LAUNCHES };
