@@ -48,7 +48,7 @@ struct Arguments {
   Real* dx_sum;
   Real* ddt_sum;
   Real* dz_sum;
-  Real* db_parts;            // {piece_frames, blocks of channels, SLOTS} for each row and segment: dB, summed over
+  Real* db_parts;            // {frames of the piece, blocks of channels, SLOTS} for each row and segment: dB, summed over
                              // the channels of a block
   Real* dc_parts;            // the same of C
   Real* db_sum;              // dB of one direction while the other is missing; so dc_sum
@@ -77,10 +77,10 @@ struct Arguments {
   i64 segments;             // in a row
   i64 adjoint_chunk;        // frames of which a block walks the adjoints alone: a segment is made of whole ones
   i64 adjoint_chunks;       // in a row
-  i64 piece_first;          // the first and the number of the frames of every segment that a launch of the
-  i64 piece_frames;         // backward pass covers
+  i64 piece_first;          // the first and the number of the frames that a launch of the backward pass covers of every segment
+  i64 piece_frames;         // but the last
   i64 parts_row;            // reals from a row's sums in db_parts and dc_parts to the next row's
-  i64 parts_segment;        // the same of segments
+  i64 parts_segment;        // the same of segments, but for the last
   i64 sharers;              // threads of reduce.cu that share the parts of a pack: 1, or SHARERS_OF_MANY
   i64 first_state;
   i64 chunk;
@@ -107,6 +107,11 @@ struct Arguments {
   State* handed_states;      // {blocks, 32, STATES}: what each is handed by the one before it
   u64* handed;               // {blocks}: `token` from when that is there until it has been read
   u64 token;                 // a random number of the process, never 0
+
+  // Of the last segment, which may be shorter than the others: its piece, and where its sums lie from its row's on.
+  i64 last_piece_first;
+  i64 last_piece_frames;
+  i64 last_parts;
 };
 
 static_assert(sizeof(Arguments) == ARGUMENTS_BYTES, "the host has the same fields");
@@ -147,7 +152,8 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 }
 
 // The host spreads blocks over the grid (Blocks of launch.rs): those of a row over x, rows over y and z; or, where a kernel
-// does not go by rows, all over x, and over y what is too much for that.
+// does not go by rows, all over x, and over y what is too much for that. The walk back of rows that are cut takes the grid of rows
+// as one line (find_course).
 __device__ __forceinline__ i64 row_of_block() { return (i64)blockIdx.z * gridDim.y + blockIdx.y; }
 __device__ __forceinline__ u64 block_index() { return (u64)blockIdx.y * gridDim.x + blockIdx.x; }
 
@@ -165,6 +171,19 @@ __device__ __forceinline__ Index take(Index& index, Index by) {
   index = quotient;
   return rest;
 }
+
+// What a launch of the backward pass covers of a segment, and where the sums of that lie from its row's on.
+struct Piece {
+  i64 first, frames, parts;
+
+  __device__ __forceinline__ Piece(const Arguments& args, i64 segment)
+      : first(args.piece_first), frames(args.piece_frames), parts(segment * args.parts_segment) {
+    if (segment < args.segments - 1) return;
+    first = args.last_piece_first;
+    frames = args.last_piece_frames;
+    parts = args.last_parts;
+  }
+};
 
 // Of {batch, parts, dim}, whose parts are chunks or segments: where a channel of a part lies.
 __device__ __forceinline__ i64 in_part(const Arguments& args, i64 row, i64 parts, i64 part, i64 channel) {

@@ -384,7 +384,7 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
     if (!(args.write_final && args.dinitial_state)) return;
     to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
     step = args.state;
-  } else if (args.piece_first == 0) {
+  } else if (course.first == course.segment * args.segment) {
     return;
   }
 #pragma unroll
@@ -487,30 +487,39 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
 #endif
 }
 
-// What the block walks; false where there is nothing. The grid's rows are those that blocks begin with.
+// What the block walks; false where there is nothing. Of rows that are cut, the first segments of all come first, and the last, which
+// may be short, last: they go where those before them have left room. Else the grid's rows are those that blocks begin with.
 __device__ __forceinline__ bool find_course(Course& course, const Arguments& args) {
-  const OfRow block = find_block(args);
-  course.contribution = block.channels;
-  course.segment = block.part;
-  course.part = row_of_block() * args.segments + course.segment;
   Place& place = course.place;
+#if CUT
+  u32 index = (u32)row_of_block() * gridDim.x + blockIdx.x;
+  course.contribution = take(index, blocks_of_channels(args));
+  place.row = take(index, (u32)args.batch);
+  course.segment = index;
+  if (course.segment >= args.segments) return false;
+  course.part = place.row * args.segments + course.segment;
+#else
+  course.contribution = blockIdx.x;
+  course.segment = 0;
+  course.part = row_of_block();
   place.row = row_of_block() * args.rows_per_block;
   if (place.row >= args.batch) return false;
+#endif
   course.row_end = place.row + args.rows_per_block < args.batch ? place.row + args.rows_per_block : args.batch;
 #if ROW_IS_TILE
   course.first = 0;
   course.segment_end = course.end = args.seq;
 #else
   const i64 begin = course.segment * args.segment;
+  const Piece piece(args, course.segment);
   course.segment_end = begin + args.segment < args.seq ? begin + args.segment : args.seq;
-  course.first = begin + args.piece_first;
-  const i64 end = course.first + args.piece_frames;
-  course.end = end < course.segment_end ? end : course.segment_end;
+  course.first = begin + piece.first;
+  course.end = course.first + piece.frames;
 #endif
   set_channels(place, args, course.contribution);
   course.tile = last_tile(course);
   course.ready_rows = 0;
-  return course.first < course.end;  // the last segment may be shorter than the others
+  return course.first < course.end;  // of the last segment there may be nothing
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(const Arguments args) {
@@ -577,7 +586,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       // Sums are asked for again when the next tile is entered. Now, so that nothing of this has to be kept for it.
       if (thread_anew() == 0) {
         const i64 contributions = blocks_of_channels(args);
-        course.ready_at = course.place.row * args.parts_row + course.segment * args.parts_segment +
+        course.ready_at = course.place.row * args.parts_row + Piece(args, course.segment).parts +
                           ((i0 - course.first) * contributions + course.contribution) * SLOT_WIDTH;
         course.ready_rows = in_tile;
 #if WITHIN_TILES

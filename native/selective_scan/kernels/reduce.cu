@@ -41,17 +41,23 @@ __device__ __forceinline__ int parts_of(const Arguments& args, i64 groups) {
   return (int)(groups > 1 ? all / (u32)groups : all);
 }
 
-// The components of this index among those of a projection in the piece; false where there is no such frame.
+// Frames of the largest piece of a segment.
+__device__ __forceinline__ i64 frames_of_pieces(const Arguments& args) {
+  return args.last_piece_frames > args.piece_frames ? args.last_piece_frames : args.piece_frames;
+}
+
+// The components of this index among those of a projection in the pieces; false where there is no such frame.
 template <typename Index>
 __device__ __forceinline__ bool find_components(const Arguments& args, Components& components, i64 groups, Index index) {
   const int column = (int)take(index, (Index)PACKS) * VECTOR;
-  const i64 group = take(index, (Index)groups), in_piece = take(index, (Index)args.piece_frames);
+  const i64 group = take(index, (Index)groups), in_piece = take(index, (Index)frames_of_pieces(args));
   const i64 segment = take(index, (Index)args.segments), row = index;
-  const i64 in_segment = args.piece_first + in_piece, i = segment * args.segment + in_segment;
+  const Piece piece(args, segment);
+  const i64 i = segment * args.segment + piece.first + in_piece;
   const i64 left = (args.state - args.first_state) * COMPONENTS - column;
-  if (in_segment >= args.segment || i >= args.seq || left <= 0) return false;
+  if (in_piece >= piece.frames || left <= 0) return false;
   const i64 contributions = args.units * args.blocks_per_unit;
-  components.parts = row * args.parts_row + segment * args.parts_segment +
+  components.parts = row * args.parts_row + piece.parts +
                      (in_piece * contributions + group * parts_of(args, groups)) * SLOT_WIDTH + column;
   components.target = (((row * args.seq + frame(args, i)) * groups + group) * args.state + args.first_state) * COMPONENTS + column;
   components.count = left < VECTOR ? (int)left : VECTOR;
@@ -63,7 +69,7 @@ struct Packs {
   i64 of_b, all;
 
   __device__ __forceinline__ explicit Packs(const Arguments& args) {
-    const i64 rows = args.batch * args.segments * args.piece_frames * PACKS;
+    const i64 rows = args.batch * args.segments * frames_of_pieces(args) * PACKS;
     of_b = args.db_parts ? rows * args.groups_b : 0;
     all = of_b + (args.dc_parts ? rows * args.groups_c : 0);
   }
@@ -136,8 +142,8 @@ __device__ __forceinline__ void reduce_projections(const Arguments& args, i64 bl
 }
 
 // Sums COUNT neighbouring columns of every SLICES-th row, in double precision, from row number `row` on, which lies at `from`; the rows
-// that are summed are `step` apart. ALL: each has been left by its block; else not those of the last segments, which end before the
-// piece begins.
+// that are summed are `step` apart. ALL: each has been left by its block; else not those of the last segments, of which the launch
+// has covered nothing.
 template <bool ALL, int COUNT>
 __device__ __forceinline__ void sum_rows(double (&sums)[COUNT], const Real* from, i64 step, u32 row, i64 left, u32 segments) {
 #pragma unroll 1
@@ -182,7 +188,7 @@ __device__ __forceinline__ void reduce_columns(const Arguments& args, Slices& sl
   i64 rows = args.batch * segments;
   if (args.rows_per_block > 1) rows = (args.batch + args.rows_per_block - 1) / args.rows_per_block * segments;
   i64 first_part = slice * width + first;
-  int all = args.segment * (args.segments - 1) + args.piece_first < args.seq;
+  int all = args.sums_go_on || args.last_piece_frames > 0;
   find_now(rows);
   find_now(at);
   find_now(first_part);

@@ -18,10 +18,10 @@ use rayon::prelude::*;
 use selective_scan::cuda::compile::{Configuration, Program};
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::packed::{pack, target, unpack};
-use selective_scan::cuda::policy::Properties;
+use selective_scan::cuda::policy::{BackwardPlan, Piece, Properties};
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
-use shapes::{bf16, block, borrowing, both, f64, packed, problem, reversed, within_tiles};
+use shapes::{bf16, block, borrowing, both, ending_short, f64, packed, problem, reversed, within_tiles};
 use support::devices::{architectures, device, kernels, shares_strips, walks_forward};
 use support::nvrtc::compiler;
 use support::packing::compress;
@@ -405,6 +405,7 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
             assert!(of_tiles == plan.chunk || plan.chunks == 1 && of_tiles >= seq, "{problem:?}: {plan:?}");
             let unit = if plan.chunk == tile && !plan.has_pieces() { 4 } else { tile };
             assert!(plan.segments == 1 || plan.segment.is_multiple_of(unit), "{problem:?}: {plan:?}");
+            assert!(plan.segments == 1 || plan.chunks > 1, "{problem:?}: {plan:?}");
             begins[usize::from(plan.segments > 1 && !plan.segment.is_multiple_of(plan.chunk))] += 1;
             within[usize::from(plan.begins_within_tiles())] += 1;
             joins[usize::from(plan.joins_adjoints)] += usize::from(plan.segments > 1);
@@ -412,6 +413,8 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
             // What is borrowed lies as sums of dA do: one set for each row and segment.
             let is_alike = plan.rows_per_block == 1 && problem.state <= plan.layout.slots();
             assert!(!plan.da_borrows || is_alike && plan.hands_on(), "{problem:?}: {plan:?}");
+            check_pieces(&problem, &plan, true);
+            check_pieces(&problem, &plan, false);
             for piece in plan.pieces(&problem, true, true) {
                 assert!(piece.first.is_multiple_of(tile), "{problem:?}: {piece:?} of {plan:?}");
                 // Elsewhere sums of dB and dC lie where those of dA do.
@@ -425,6 +428,55 @@ fn backward_chunks_are_whole_tiles_and_pieces_begin_with_one() {
     assert!(!within.contains(&0), "segments begin with tiles, or within some: {within:?}");
     assert!(!joins.contains(&0), "blocks join adjoint chunks, or these are scanned: {joins:?}");
     assert!(!borrow.contains(&0), "sums of dA borrow their room, or have their own: {borrow:?}");
+}
+
+/// Pieces cover each segment, from its end to its beginning, and there is room for what they leave.
+fn check_pieces(problem: &Problem, plan: &BackwardPlan, aligned: bool) {
+    let real = if problem.element == ElementType::F64 { 8 } else { 4 };
+    let sums = plan.contributions(problem) * plan.layout.slots() * problem.components() * real;
+    let frame = problem.dim * problem.element.size();
+    let (mut left, mut left_of_last) = (plan.segment, plan.last_segment(problem));
+    for piece in plan.pieces(problem, true, aligned) {
+        let Piece { first, frames, last_first, last_frames, in_gradients } = piece;
+        let covers = first + frames == left && last_first + last_frames == left_of_last && frames > 0;
+        assert!(covers, "{problem:?}: {piece:?} of {plan:?}");
+        let fits = match in_gradients {
+            true => frames * sums <= first * frame && last_frames * sums <= last_first * frame,
+            false => frames <= plan.piece && last_frames <= plan.last_in_workspace(problem),
+        };
+        let is_tile = last_first.is_multiple_of(plan.layout.tile) || last_frames == 0;
+        assert!(fits && is_tile, "{problem:?}: {piece:?} of {plan:?}");
+        (left, left_of_last) = (first, last_first);
+    }
+    assert!(left == 0 && left_of_last == 0, "{problem:?}: {plan:?}");
+}
+
+/// The kernels of such rows find marks of one chunk alone.
+#[test]
+fn rows_of_one_chunk_are_one_segment() {
+    let h200 = device(90);
+    for (batch, dim) in (1..200).flat_map(|batch| [(batch, 256), (batch, 1024)]).chain([(270, 24)]) {
+        for seq in 33..=64 {
+            let problem = packed(problem(batch, seq, dim, 16));
+            let plan = h200.backward(&problem, true);
+            assert!(plan.chunks == 1 && plan.segments == 1, "{problem:?}: {plan:?}");
+        }
+    }
+}
+
+#[test]
+fn problems_whose_last_segment_is_to_be_short_have_such() {
+    let (mut waits, mut has_none) = ([0; 2], [0; 2]);
+    for problem in ending_short() {
+        let plan = device(90).backward(&problem, true);
+        assert!(plan.ends_short(&problem), "{problem:?}: {plan:?}");
+        for piece in plan.pieces(&problem, true, true) {
+            waits[usize::from(piece.in_gradients)] += 1;
+            has_none[usize::from(piece.last_frames == 0)] += 1;
+        }
+    }
+    assert!(!waits.contains(&0), "sums wait in gradients, or in the workspace: {waits:?}");
+    assert!(!has_none.contains(&0), "launches cover some of the last segment, or nothing: {has_none:?}");
 }
 
 #[test]

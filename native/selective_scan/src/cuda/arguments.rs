@@ -103,6 +103,10 @@ pub(super) struct Arguments {
     pub(super) handed_states: CUdeviceptr,
     pub(super) handed: CUdeviceptr,
     pub(super) token: u64,
+
+    pub(super) last_piece_first: i64,
+    pub(super) last_piece_frames: i64,
+    pub(super) last_parts: i64,
 }
 
 /// A real, in the first of 8 bytes.

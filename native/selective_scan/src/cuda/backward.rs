@@ -136,7 +136,7 @@ impl BackwardKernels<Kernel> {
         launcher.launch("backward", self.backward, blocks, &arguments)?;
 
         let varying: Vec<_> = [problem.b, problem.c].into_iter().filter_map(Projection::groups).collect();
-        let rows = problem.batch * plan.segments * piece.frames;
+        let rows = problem.batch * plan.segments * piece.frames.max(piece.last_frames);
         let components = plan.layout.slots() * problem.components();
         let packs = rows * varying.iter().sum::<usize>() * components / self.vector;
         let is_many = |groups: &usize| plan.contributions(problem) / groups > PARTS_AT_ONCE;
@@ -179,14 +179,12 @@ impl Arguments {
     /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: where blocks join it, in memory of
     /// its own; else in the gradient of x, which is written later, or with what segments carry, where it does for one of each.
     fn lay_out_adjoints(&mut self, problem: &Problem, plan: &BackwardPlan, in_gradients: bool) {
-        let (frames, ends) = match in_gradients {
-            _ if plan.joins_adjoints => (plan.adjoint_chunk, self.adjoint_ends),
-            true => (plan.adjoint_chunk, self.dx),
-            false => (plan.segment, self.boundary_adjoints),
-        };
+        let frames = plan.adjoint_frames(in_gradients);
         self.adjoint_chunk = frames as i64;
         self.adjoint_chunks = problem.seq.div_ceil(frames) as i64;
-        self.adjoint_ends = ends;
+        if !plan.joins_adjoints {
+            self.adjoint_ends = if in_gradients { self.dx } else { self.boundary_adjoints };
+        }
     }
 
     /// Sets what a launch covers, and where its sums wait: those of dB and dC in the workspace, where they are so far, or in the
@@ -194,6 +192,8 @@ impl Arguments {
     fn lay_out_parts(&mut self, problem: &Problem, plan: &BackwardPlan, piece: &Piece) {
         self.piece_first = piece.first as i64;
         self.piece_frames = piece.frames as i64;
+        self.last_piece_first = piece.last_first as i64;
+        self.last_piece_frames = piece.last_frames as i64;
         if plan.da_borrows && piece.first == 0 {
             // Gradients that are handed on no more: a thread writes where it has read its own.
             self.da_parts = self.boundary_adjoints;
@@ -201,14 +201,17 @@ impl Arguments {
         let (size, real) = (problem.element.size(), Sizes::of(problem).real);
         if piece.in_gradients {
             let frame = (problem.dim * size / real) as i64;
-            let segment = plan.segment as i64 * frame;
+            let (before_last, segment) = ((plan.segments - 1) * plan.segment, plan.segment as i64 * frame);
             self.parts_row = self.seq * frame;
             // Of frames seq − 1 − i, those with the lowest i are the last.
-            let (step, start) = match self.reverse {
-                0 => (segment, 0),
-                _ => (-segment, (problem.seq - piece.first) * problem.dim * size),
+            let (step, last, start) = match self.reverse {
+                0 => (segment, before_last as i64, 0),
+                _ => {
+                    let last = piece.first as i64 - (before_last + piece.last_first) as i64;
+                    (-segment, last, (problem.seq - piece.first) * problem.dim * size)
+                }
             };
-            self.parts_segment = step;
+            (self.parts_segment, self.last_parts) = (step, last * frame);
             let wait_in = |parts: &mut CUdeviceptr, gradient| {
                 if *parts != 0 {
                     *parts = gradient + start as CUdeviceptr;
@@ -219,7 +222,8 @@ impl Arguments {
         } else {
             let frame = plan.contributions(problem) * plan.layout.slots() * problem.components();
             self.parts_segment = (piece.frames * frame) as i64;
-            self.parts_row = self.segments * self.parts_segment;
+            self.last_parts = (plan.segments as i64 - 1) * self.parts_segment;
+            self.parts_row = self.last_parts + (piece.last_frames * frame) as i64;
         }
     }
 }

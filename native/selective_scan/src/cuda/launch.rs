@@ -93,7 +93,8 @@ impl Kernel {
     }
 }
 
-/// Blocks of a launch: those of a row lie on the grid's first axis, rows on the others, of which one alone may be too short.
+/// Blocks of a launch: those of a row lie on the grid's first axis, rows on the others, of which one alone may be too short. (What they
+/// walk is for the kernel to say: `find_course` of backward.cu.)
 #[derive(Clone, Copy)]
 pub(super) struct Blocks {
     pub(super) of_row: usize,

@@ -190,8 +190,7 @@ fn lay_out_passes(
         arguments.lay_out_relay(problem, relay, at);
     }
     let bytes_each = edges * slots * sizes.state;
-    let hands_on = if plan.joins_adjoints { plan.has_pieces() } else { plan.hands_on() };
-    arguments.boundary_adjoints = at.take_if(hands_on, together * bytes_each);
+    arguments.boundary_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
     arguments.adjoint_ends = at.take_if(plan.joins_adjoints, side_by_side * slots * sizes.state);
 
     let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;
@@ -209,8 +208,8 @@ fn lay_out_passes(
     [arguments.db_constant_parts, arguments.db_constant] = sums(problem.b, arguments.db);
     [arguments.dc_constant_parts, arguments.dc_constant] = sums(problem.c, arguments.dc);
 
-    let rows = problem.batch * plan.segments * plan.piece;
-    let of_frames = rows * plan.contributions(problem) * slots * sizes.state;
+    let frames = (plan.segments - 1) * plan.piece + plan.last_in_workspace(problem);
+    let of_frames = problem.batch * frames * plan.contributions(problem) * slots * sizes.state;
     let (before, sums_of_pieces) = (at.used, at.take(0));
     arguments.db_parts = at.take_if(!is_constant(problem.b), of_frames);
     arguments.dc_parts = at.take_if(!is_constant(problem.c), of_frames);

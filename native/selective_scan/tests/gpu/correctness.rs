@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use selective_scan::{ElementType, Gradients, Inputs, Method, Outputs, Problem, Projection, naive};
 
 use crate::on_device::{OnDevice, is_emulated};
-use crate::shapes::{bf16, block, borrowing, both, by, f64, problem, reversed, within_tiles};
+use crate::shapes::{bf16, block, borrowing, both, by, ending_short, f64, problem, reversed, within_tiles};
 use crate::support::time::select;
 use crate::support::{Case, ELEMENTS, golden, random};
 use crate::{backward, device, forward};
@@ -206,6 +206,8 @@ pub fn checkpoints(quick: bool) {
         bf16(problem(1, 2400, 64, 40)),
         f64(Problem { seq_idx: true, ..block(2, 2200, 64, 40) }),
         Problem { b: Projection::Constant, reverse: true, ..block(2, 2200, 64, 40) },
+        // So many rows as nearly fill the device, each of which is one chunk.
+        Problem { seq_idx: true, ..problem(270, 40, 24, 16) },
     ];
     // Sequences that no cache holds go past it. The emulated device has none, and would take long for the others.
     let large = [
@@ -218,7 +220,13 @@ pub fn checkpoints(quick: bool) {
         bf16(problem(8, 1000, 512, 16)),
     ];
     let large = large.into_iter().filter(|_| !is_emulated());
-    let problems = problems.into_iter().chain(borrowing()).chain(within_tiles()).chain(large).collect();
+    let problems = problems
+        .into_iter()
+        .chain(borrowing())
+        .chain(within_tiles())
+        .chain(ending_short())
+        .chain(large)
+        .collect();
     all(problems, |problem| check_kept(&random::case(problem, 3)));
     // Where gradients lie less well, nothing else lies in them, and nothing is borrowed.
     let case = random::case(bf16(block(1, 2400, 64, 16)), 3);

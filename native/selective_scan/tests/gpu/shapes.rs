@@ -61,6 +61,30 @@ pub fn within_tiles() -> Vec<Problem> {
     ]
 }
 
+/// Problems whose last segment an H200 walks back in shorter pieces than the others.
+pub fn ending_short() -> Vec<Problem> {
+    vec![
+        problem(1, 2448, 32, 16),
+        bf16(reversed(problem(1, 2928, 64, 16))),
+        block(2, 2448, 16, 16),
+        both(problem(1, 2472, 32, 16)),
+        packed(block(1, 2352, 16, 16)),
+        Problem { complex: true, ..problem(1, 2088, 16, 8) },
+        f64(reversed(block(1, 2120, 32, 12))),
+        Problem { reverse: true, ..problem(1, 2488, 32, 40) },
+        Problem { b: Projection::Constant, ..block(1, 2448, 16, 16) },
+        by(Method::Rk4, problem(2, 2448, 32, 16)),
+        // In as many blocks as leave a few places, of few channels each.
+        problem(1080, 80, 4, 16),
+        // In several pieces where memory is not bounded, and in several passes: within tiles, and in one launch.
+        problem(1080, 166, 3, 40),
+        problem(80, 194, 3, 40),
+        problem(1, 68, 3, 40),
+        // In two launches, one of which leaves its sums in the gradients.
+        problem(1, 2072, 16, 4),
+    ]
+}
+
 /// The same by another method.
 pub fn by(method: Method, problem: Problem) -> Problem {
     Problem { method, ..problem }

@@ -1,6 +1,7 @@
 //! The plan of the backward pass.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::iter::successors;
 
 use super::configurations::threads_wanted;
@@ -76,12 +77,11 @@ pub struct BackwardPlan {
     pub segment: usize,
     /// Segments a row.
     pub segments: usize,
-    /// Frames for which a block walks the adjoints alone, where there are several segments and the gradients have room for
-    /// what these add, or blocks join it; a segment is made of whole ones.
+    /// Frames of an adjoint chunk, of which a segment is made of whole ones ([`BackwardPlan::adjoint_frames`]).
     pub adjoint_chunk: usize,
     /// Whether blocks join those after their segment: they are few, and memory is not bounded.
     pub joins_adjoints: bool,
-    /// Frames of every segment whose sums of dB and dC have room in the workspace.
+    /// Frames of every segment but the last whose sums of dB and dC have room in the workspace ([`BackwardPlan::last_in_workspace`]).
     pub piece: usize,
     /// Whether sums of dA have no room of their own, and are reduced with each piece: those of the last lie where its block has found
     /// the gradients after it, those of others where the last leaves sums of dB and dC, which the others leave in gradients.
@@ -106,6 +106,17 @@ impl BackwardPlan {
         problem.seq.div_ceil(self.adjoint_chunk)
     }
 
+    /// Frames of the last segment.
+    pub const fn last_segment(&self, problem: &Problem) -> usize {
+        problem.seq - (self.segments - 1) * self.segment
+    }
+
+    /// Whether that is short, so that several blocks may walk it one after the other while one walks another segment. All launches then
+    /// cover as large a share of it as of the others.
+    pub const fn ends_short(&self, problem: &Problem) -> bool {
+        self.segments > 1 && 2 * self.last_segment(problem) <= self.segment
+    }
+
     /// Whether segments begin and end within tiles.
     pub const fn begins_within_tiles(&self) -> bool {
         self.segments > 1 && !self.segment.is_multiple_of(self.layout.tile)
@@ -118,7 +129,13 @@ impl BackwardPlan {
 
     /// Whether what walks a segment, or a piece of one, is handed the gradient after it.
     pub const fn hands_on(&self) -> bool {
-        self.segments > 1 || self.has_pieces()
+        self.has_pieces() || (self.segments > 1 && !self.joins_adjoints)
+    }
+
+    /// Frames for which a block walks the adjoints alone: whole segments, where what shorter chunks add may not wait in the gradients, and
+    /// blocks do not join it.
+    pub const fn adjoint_frames(&self, wait_in_gradients: bool) -> usize {
+        if self.joins_adjoints || wait_in_gradients { self.adjoint_chunk } else { self.segment }
     }
 
     /// Whether there is what sums of dA may borrow.
@@ -152,13 +169,12 @@ impl BackwardPlan {
     /// and dΔ, where they are `aligned`, are room for a piece's sums of dB and dC of the `first` passes that walk together.
     pub fn pieces(&self, problem: &Problem, first: bool, aligned: bool) -> impl Iterator<Item = Piece> {
         let Self { segment, chunk, layout: Layout { tile, .. }, .. } = *self;
-        let frame = problem.dim * problem.element.size();
-        let sums = self.contributions(problem) * self.layout.states_bytes(problem);
+        let (frame, sums) = self.bytes_that_wait(problem);
         let room = first && has_room_in_gradients(problem, aligned);
         let in_workspace = self.piece;
         // As many are worth it where sums of dA borrow.
         let least_in_gradients = in_workspace + usize::from(!self.da_borrows);
-        let mut left = segment;
+        let (mut left, mut left_of_last) = (segment, self.last_segment(problem));
         std::iter::from_fn(move || {
             if left == 0 {
                 return None;
@@ -176,20 +192,65 @@ impl BackwardPlan {
                 // Some tiles of the last chunk.
                 (left - 1) / chunk * chunk + (left - 1) % chunk / in_workspace * in_workspace
             };
-            let frames = left - first;
-            left = first;
-            Some(Piece { first, frames, in_gradients })
+            let first_of_last = self.first_of_last(problem, first, left_of_last, in_gradients);
+            let piece = Piece {
+                first,
+                frames: left - first,
+                last_first: first_of_last,
+                last_frames: left_of_last - first_of_last,
+                in_gradients,
+            };
+            (left, left_of_last) = (first, first_of_last);
+            Some(piece)
         })
+    }
+
+    /// Bytes of a frame in a sequence's gradient, and of its sums of dB or dC.
+    fn bytes_that_wait(&self, problem: &Problem) -> (usize, usize) {
+        let sums = self.contributions(problem) * self.layout.states_bytes(problem);
+        (problem.dim * problem.element.size(), sums)
+    }
+
+    /// Where what a launch covers of the last segment begins, that of the others beginning with frame number `first`, and so many frames
+    /// of it being `left`: it covers as large a share, to a tile, as far as that leaves room for what waits in gradients.
+    fn first_of_last(&self, problem: &Problem, first: usize, left: usize, in_gradients: bool) -> usize {
+        if !self.ends_short(problem) || first == 0 {
+            return first.min(left);
+        }
+        let tile = self.layout.tile;
+        let share =
+            (first * self.last_segment(problem) + self.segment * tile / 2) / self.segment / tile * tile;
+        let (frame, sums) = self.bytes_that_wait(problem);
+        let room = if in_gradients { (left * sums).div_ceil(frame + sums).next_multiple_of(tile) } else { 0 };
+        share.max(room).min(left)
+    }
+
+    /// Frames of the last segment that a piece in the workspace has at most. Its share is rounded by half a tile
+    /// at its beginning. It ends where the launch before it begins, which may be later than its share, for want of room in gradients: by
+    /// less than a tile, and by s of what the launch before that began too late, where s is the share of sums in a frame and its sums; in
+    /// all by less than 1 + s + s² … = 1 + sums / frame tiles.
+    pub fn last_in_workspace(&self, problem: &Problem) -> usize {
+        if !self.ends_short(problem) {
+            return self.piece;
+        }
+        let (last, tile) = (self.last_segment(problem), self.layout.tile);
+        let (frame, sums) = self.bytes_that_wait(problem);
+        let share = (self.piece * last).div_ceil(self.segment);
+        (share + (2 + sums.div_ceil(frame)) * tile).next_multiple_of(tile).min(last)
     }
 }
 
-/// Frames of every segment that one launch walks.
+/// Frames of the segments that one launch walks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// The first.
+    /// The first, by its number in its segment.
     pub first: usize,
     /// How many.
     pub frames: usize,
+    /// The same of the last segment: the number of the first,
+    pub last_first: usize,
+    /// and how many, maybe none.
+    pub last_frames: usize,
     /// Whether the sums of dB and dC wait in the gradients of the frames before it.
     pub in_gradients: bool,
 }
@@ -271,9 +332,9 @@ impl Properties {
         fits.then_some(layout)
     }
 
-    /// The layout of such a row in parts, with the channels of one warp a block: for few blocks, each alone on its multiprocessor, whose
-    /// walk takes as long as its chain of operations; of longer chains for two, one after the other. Each leaves sums of dB and dC to be reduced, which with
-    /// more blocks takes the time that parts save.
+    /// The layout of such a row in parts, with the channels of one warp a block: for few blocks, each alone on its multiprocessor,
+    /// whose walk takes as long as its chain of operations; of longer chains for two, one after the other. Each leaves sums of dB and dC
+    /// to be reduced, which with more blocks takes the time that parts save.
     fn row_in_parts(&self, problem: &Problem, one_warp: Layout) -> Option<Layout> {
         let tile = problem.seq.next_power_of_two();
         let parts = PARTS_OF_ROW.min(tile / (2 * SPAN));
@@ -360,7 +421,8 @@ impl Properties {
                 let most = self.most_segments(problem, &layout, chunk);
                 let may_borrow =
                     aligned && depends_on_alignment(problem) && !has_several_passes(problem, &layout);
-                for segment in segments(problem.seq, chunk, layout.tile, most) {
+                let before_short = self.segments_before_short(problem, &layout, chunk);
+                for segment in segments(problem.seq, chunk, layout.tile, most).chain(before_short) {
                     let deal = |da_borrows| self.deal(problem, layout, states, chunk, segment, da_borrows);
                     let borrowing = may_borrow.then(|| deal(true));
                     let plan = borrowing
@@ -402,8 +464,41 @@ impl Properties {
     /// Segments beyond which a device is full.
     fn most_segments(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
         let blocks = problem.batch * blocks(problem, layout);
-        let full = self.multiprocessors * self.resident(problem, layout, chunk / layout.tile);
+        let full = self.full(problem, layout, chunk);
         (2 * full).div_ceil(blocks).min(problem.seq.div_ceil(chunk))
+    }
+
+    /// Frames that segments may have before a short one, whole tiles or chunks: as many as fill the device but for some places, in which
+    /// the short ones take turns, and end with the others. Adjoints are walked alone for fewer frames so, and no wave of blocks is nearly
+    /// empty.
+    fn segments_before_short(
+        &self,
+        problem: &Problem,
+        layout: &Layout,
+        chunk: usize,
+    ) -> impl Iterator<Item = usize> {
+        let (seq, tile, of_each) = (problem.seq, layout.tile, problem.batch * blocks(problem, layout));
+        let full = self.full(problem, layout, chunk);
+        let (long, places) = (full / of_each, full % of_each);
+        // Short ones that a place walks in turn: between the mean and the most.
+        let share = of_each as f64 / places as f64;
+        let of_turns = |turns: f64| (seq as f64 / (long as f64 + turns.recip())).ceil() as usize;
+        let of_step = |step: f64| of_turns(share + (share.ceil() - share) * step / 3.0);
+        let frames = [0.0, 1.0, 2.0, 3.0].map(of_step);
+        let fits = move |segment: &usize| {
+            let last = seq.saturating_sub(long * segment);
+            places > 0 && last > 0 && 2 * last <= *segment
+        };
+        // As where all segments are alike, there are no more than chunks: a row that is one chunk has nothing that tells of several.
+        let may = (1..seq.div_ceil(chunk)).contains(&long);
+        let whole = |frames: usize| [tile, chunk].map(|unit| frames.next_multiple_of(unit));
+        let all: BTreeSet<_> = frames.into_iter().flat_map(whole).filter(|_| may).filter(fits).collect();
+        all.into_iter()
+    }
+
+    /// Blocks of the walk back that the device has at a time.
+    pub(super) fn full(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
+        self.multiprocessors * self.resident(problem, layout, chunk / layout.tile)
     }
 
     /// Frames of a segment, or of a part of it, for which a block walks the adjoints alone.
@@ -411,9 +506,13 @@ impl Properties {
         if segments == 1 {
             return segment;
         }
+        let warps = problem.batch * blocks(problem, layout) * layout.warps;
         // Those of the first segment are not asked for.
-        let warps = problem.batch * blocks(problem, layout) * layout.warps * (segments - 1);
-        let wanted = (WARPS_OF_ADJOINTS * self.multiprocessors).div_ceil(warps);
+        let wanted = match problem.seq - segment {
+            // Of two segments: the device has places for most blocks of one, so those of one chunk fill it.
+            last if 2 * last <= segment => segment / last.max(SHORTEST_OF_ADJOINTS),
+            _ => (WARPS_OF_ADJOINTS * self.multiprocessors).div_ceil(warps * (segments - 1)),
+        };
         let whole = |&parts: &usize| {
             let frames = segment / parts;
             segment.is_multiple_of(parts * SPAN)
@@ -465,18 +564,23 @@ impl Properties {
             }
             false => SUMS_BYTES,
         };
-        let sums = sums_of_frame(problem, &layout) * segments;
-        let frames = room.checked_div(sums).unwrap_or(segment);
+        let frames = match room.checked_div(sums_of_frame(problem, &layout)) {
+            // Beside what pieces of the last are rounded up by.
+            Some(frames) if without_sums.ends_short(problem) => {
+                let rounding = without_sums.last_in_workspace(problem);
+                frames.saturating_sub(rounding) * segment / problem.seq
+            }
+            Some(frames) => frames / segments,
+            None => per_segment * chunk,
+        };
         let pieces = per_segment.div_ceil((frames / chunk).max(1));
         let piece = match frames / layout.tile * layout.tile {
             tiles if tiles < chunk => tiles.max(layout.tile),
             _ => per_segment.div_ceil(pieces) * chunk,
         };
 
-        // A block whose row is one tile goes on to no other (ROW_IS_TILE of backward.cu).
-        let row_is_tile = layout.tile > BACKWARD_TILE || layout.parts > 1;
         let rows_per_block = match segments * pieces {
-            1 if piece >= chunk && !row_is_tile => {
+            1 if piece >= chunk => {
                 (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch)
             }
             _ => 1,
@@ -560,7 +664,7 @@ fn lanes_of(problem: &Problem) -> &'static [usize] {
 }
 
 /// Frames from one state that is kept to the next, which are those of a chunk of the backward pass: the same for any batch and
-/// dim.
+/// dim, so that a program may be cut over devices, or vectorized (docs/xla.md).
 pub(in crate::cuda) fn checkpoint_interval(problem: &Problem) -> usize {
     let lanes = lanes_of(problem)[0];
     if problem.seq <= LONGEST_ALONE {

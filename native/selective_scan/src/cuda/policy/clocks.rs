@@ -5,11 +5,13 @@
 //! fitted to the times of 900 problems forward and 500 backward, each by all plans that there are, on an H200: bench/NOTES.md, "What
 //! plans are chosen by". Other devices have other clocks, but their ratios are those of the same code.
 
+use std::ops::Range;
+
 use super::backward::{BACKWARD_WARPS, SPAN, is_heavy_walk_back, sums_of_frame};
 use super::configurations::{MOST_JOINED, blocks_of_bulk, blocks_wanted};
 use super::forward::{BULK_FRAMES_OF_ROW, MOST_LANES, RELAY_WARPS, bulk_bytes, forward_bytes, is_short_row};
 use super::{
-    BackwardPlan, Bulk, ForwardPlan, Layout, Pieces, Properties, Relay, blocks, changes_elements,
+    BackwardPlan, Bulk, ForwardPlan, Layout, Piece, Pieces, Properties, Relay, blocks, changes_elements,
     decay_by_sum, is_heavy_walk_forward, is_long_walk_forward, state_words,
 };
 use crate::cuda::arguments::passes;
@@ -128,6 +130,8 @@ const OF_BEGINS_WITHIN_TILES: f64 = 2.0;
 const WAITING_SHARE: f64 = 0.15;
 /// What parts of a row walk, who walk from zero first, as a share of what they do of a row alone (of parts slower than they are now).
 const OF_PARTS: f64 = 1.5;
+/// How many times as long as that a walk takes where blocks of a short last segment take turns beside it.
+const OF_TURNS: f64 = 1.03;
 /// A launch, with the reduction after it; and bytes of its sums that a multiprocessor writes and reads in a clock.
 const LAUNCH: f64 = 5750.0;
 const SUM_BYTES: f64 = 2.8;
@@ -252,42 +256,67 @@ impl Properties {
     fn walk_back(&self, problem: &Problem, plan: &BackwardPlan, first: bool) -> f64 {
         let BackwardPlan { layout, segment, segments, rows_per_block, .. } = *plan;
         let tiles = plan.tiles();
-        let all_blocks = problem.batch.div_ceil(rows_per_block) * blocks(problem, &layout) * segments;
+        let of_each = problem.batch.div_ceil(rows_per_block) * blocks(problem, &layout);
         let resident = self.resident(problem, &layout, tiles);
-        let all = self.frame_of_all(all_blocks, layout.warps, resident, frame_back(problem, &layout, tiles));
+        let frame = frame_back(problem, &layout, tiles);
+        let of_all = self.frame_of_all(of_each * segments, layout.warps, resident, frame);
         // Segments that begin within chunks do so alike after as many as a chunk has tiles, or spans.
         let (turns, of_begins) = match segments == 1 || segment.is_multiple_of(plan.chunk) {
             true => (1, 1.0),
             false if plan.begins_within_tiles() => (segments.min(plan.chunk / SPAN), OF_BEGINS_WITHIN_TILES),
             false => (segments.min(tiles), OF_BEGINS),
         };
-        let (frames, launches) =
-            plan.pieces(problem, first, true).fold((0.0, 0.0), |(frames, launches), piece| {
-                // Of a chunk, or what the piece has of one, the states of all tiles but the last are walked alone, to find those before
-                // each; and those before the piece.
-                let tiles = tiles.min(piece.frames.div_ceil(layout.tile)) as f64;
-                let alone = STATES_SHARE * (tiles - 1.0) / tiles;
-                let begins = (0..turns).map(|turn| (turn * segment + piece.first) % plan.chunk);
-                let within_chunk = of_begins * STATES_SHARE * begins.sum::<usize>() as f64 / turns as f64;
-                (frames + (1.0 + alone) * piece.frames as f64 + within_chunk, launches + 1.0)
-            });
+        // Of so many frames of each of these segments from this one on.
+        let walked = |of: Range<usize>, of_begins: f64, first: usize, frames: usize| {
+            // Of a chunk, or what the piece has of one, the states of all tiles but the last are walked alone, to find those before
+            // each; and those before the piece.
+            if frames == 0 {
+                return 0.0;
+            }
+            let tiles = tiles.min(frames.div_ceil(layout.tile)) as f64;
+            let alone = STATES_SHARE * (tiles - 1.0) / tiles;
+            let (count, begins) = (of.len() as f64, of.map(|number| (number * segment + first) % plan.chunk));
+            let within_chunk = of_begins * STATES_SHARE * begins.sum::<usize>() as f64 / count;
+            (1.0 + alone) * frames as f64 + within_chunk
+        };
+        // A short last segment is walked by several blocks in turn, in the places that the others leave; those that are left when these
+        // end have the device to themselves.
+        let last = segments - 1;
+        let places = self.full(problem, &layout, plan.chunk).saturating_sub(last * of_each);
+        let takes_turns = plan.ends_short(problem) && places > 0;
+        let of_full = frame.side_by_side(resident * layout.warps);
+        let alone = frame.side_by_side(places.div_ceil(self.multiprocessors) * layout.warps);
+        let of_piece = |piece: Piece| {
+            let alike = of_all * walked(0..turns, of_begins, piece.first, piece.frames);
+            if !takes_turns {
+                return alike;
+            }
+            // They wait for nobody who begins later within a chunk.
+            let of_begins = if plan.begins_within_tiles() { of_begins } else { 1.0 };
+            let of_others = walked(0..last.min(turns), of_begins, piece.first, piece.frames);
+            let of_last = walked(last..segments, of_begins, piece.last_first, piece.last_frames);
+            let left = of_last * of_each as f64 / places as f64 - of_others;
+            alike.min(OF_TURNS * (of_full * of_others + alone * left.max(0.0)))
+        };
+        let pieces = plan.pieces(problem, first, true);
+        let (clocks, launches) =
+            pieces.fold((0.0, 0.0), |(clocks, launches), piece| (clocks + of_piece(piece), launches + 1.0));
         let of_parts = if layout.parts > 1 { OF_PARTS / layout.parts as f64 } else { 1.0 };
         let waiting = if layout.warps > BACKWARD_WARPS[0] { WAITING_SHARE } else { 0.0 };
-        all * frames * rows_per_block as f64 * of_parts * (1.0 + waiting) + LAUNCH * launches
+        clocks * rows_per_block as f64 * of_parts * (1.0 + waiting) + LAUNCH * launches
     }
 
     /// Of the adjoints alone, for one of the passes.
     fn adjoints(&self, problem: &Problem, plan: &BackwardPlan, together: usize) -> f64 {
-        let BackwardPlan { segments, segment, adjoint_chunk, .. } = *plan;
-        if segments == 1 {
+        if plan.segments == 1 {
             return 0.0;
         }
-        let own_chunks = plan.joins_adjoints || plan.adjoints_wait_in_gradients(problem, together, true);
-        let (chunks, chunk) = match own_chunks {
-            true => (plan.adjoint_chunks(problem), adjoint_chunk),
-            false => (segments, segment),
-        };
-        let frames = problem.batch * problem.dim * problem.seq * (segments - 1) / segments;
+        let chunk = plan.adjoint_frames(plan.adjoints_wait_in_gradients(problem, together, true));
+        let chunks = problem.seq.div_ceil(chunk);
+        // The constants were fitted to segments that are alike, taken to be so to the frame.
+        let of_others = (plan.segments - 1) * problem.seq / plan.segments;
+        let frames = if plan.ends_short(problem) { problem.seq - plan.segment } else { of_others };
+        let frames = problem.batch * problem.dim * frames;
         let of_16_states = (frames * plan.layout.slots()) as f64 / 16.0;
         let launches = if plan.joins_adjoints { ADJOINTS_LAUNCH } else { ADJOINTS_LAUNCHES };
         launches

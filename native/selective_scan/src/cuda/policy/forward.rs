@@ -27,6 +27,8 @@ const SLOTS_OF_ROUND: usize = 16;
 pub(super) const MOST_ROUNDS: usize = 4;
 /// Blocks of several rounds that a multiprocessor should have room for.
 const BLOCKS_OF_ROUNDS: usize = 3;
+/// Frames of a tile of the forward pass over states, at most.
+const MOST_TILE: usize = 32;
 /// Frames of a tile of several rounds of a heavy walk, where a multiprocessor is to have as many blocks: B and C of the next tile are
 /// on their way in registers, all rounds' of them, and those of 32 frames would spill.
 pub(super) const TILE_OF_HEAVY_ROUNDS: usize = 16;
@@ -539,11 +541,8 @@ impl Properties {
         let room = if rounds > 1 { several.max(48 << 10) } else { 48 << 10 }.min(self.shared_per_block);
         // Two blocks each have registers for the usual tiles, if they make as few waves; chunks are as many as fill the device.
         let is_crowded = || cut || self.blocks_each(problem, &layout, BLOCKS_OF_ROUNDS) == BLOCKS_OF_ROUNDS;
-        let mut most = match lanes {
-            MOST_LANES => 64,
-            _ if rounds > 1 && is_heavy_walk_forward(problem) && is_crowded() => TILE_OF_HEAVY_ROUNDS,
-            _ => 32,
-        };
+        let has_heavy_rounds = rounds > 1 && lanes < MOST_LANES && is_heavy_walk_forward(problem);
+        let mut most = if has_heavy_rounds && is_crowded() { TILE_OF_HEAVY_ROUNDS } else { MOST_TILE };
         loop {
             layout.tile = forward_tile(problem.seq, interval, lanes, most);
             if forward_bytes(problem, &layout) <= room || most <= lanes.max(8) {
