@@ -80,6 +80,8 @@ pub fn ending_short() -> Vec<Problem> {
         problem(1080, 166, 3, 40),
         problem(80, 194, 3, 40),
         problem(1, 68, 3, 40),
+        // In a launch that covers more of the last segment than of the others.
+        f64(problem(2, 2931, 4, 8)),
         // In two launches, one of which leaves its sums in the gradients.
         problem(1, 2072, 16, 4),
     ]
