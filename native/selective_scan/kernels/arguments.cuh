@@ -81,7 +81,7 @@ struct Arguments {
   i64 piece_frames;         // but the last
   i64 parts_row;            // reals from a row's sums in db_parts and dc_parts to the next row's
   i64 parts_segment;        // the same of segments, but for the last
-  i64 sharers;              // threads of reduce.cu that share the parts of a pack: 1, or SHARERS_OF_MANY
+  i64 last_parts;           // reals from a row's first sums to those of its last segment
   i64 first_state;
   i64 chunk;
   i64 chunks;
@@ -108,10 +108,9 @@ struct Arguments {
   u64* handed;               // {blocks}: `token` from when that is there until it has been read
   u64 token;                 // a random number of the process, never 0
 
-  // Of the last segment, which may be shorter than the others: its piece, and where its sums lie from its row's on.
+  // Of the last segment, which may be shorter than the others: its piece.
   i64 last_piece_first;
   i64 last_piece_frames;
-  i64 last_parts;
 };
 
 static_assert(sizeof(Arguments) == ARGUMENTS_BYTES, "the host has the same fields");
@@ -155,7 +154,7 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 // does not go by rows, all over x, and over y what is too much for that. The walk back of rows that are cut takes the grid of rows
 // as one line (find_course).
 __device__ __forceinline__ i64 row_of_block() { return (i64)blockIdx.z * gridDim.y + blockIdx.y; }
-__device__ __forceinline__ u64 block_index() { return (u64)blockIdx.y * gridDim.x + blockIdx.x; }
+__device__ __forceinline__ u64 block_index() { return (u64)row_of_block() * gridDim.x + blockIdx.x; }
 
 // Divides `index` by `by` and gives what is left. Mostly there is nothing to divide, and a division takes long.
 template <typename Index>

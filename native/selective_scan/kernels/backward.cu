@@ -309,11 +309,22 @@ __device__ __forceinline__ void load_pair(PairStates& states, const Thread& thre
 // Leads the gradients after the row over the adjoint chunks after the segment, the last first, from what each of them adds. So does
 // prefix.cu for all segments; where chunks are few, each block does it for its own in less time than a launch takes.
 __device__ __forceinline__ void join_adjoint_chunks(Thread& thread, const Arguments& args, const Course& course) {
-  // Chunks that are read before they are used. Those that are none are read, too, and left out: branches would cost spills.
-  constexpr int AT_ONCE = 4;
-  const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
+  // Chunks that are read before they are used. Those that are none are read, too, and left out: branches would cost spills. So are
+  // channels that are none.
+  constexpr int AT_ONCE = 3;
+  const i64 row = course.place.row, channel = course.place.channel0 + (thread.here > 0 ? thread.column : 0);
+  const int to_second = thread.here > 1 ? 1 : 0;
+  // In the order of their slots, so that a lane's come in one access.
+  PairStates a;
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    turn(a[p], thread.a[p], thread.order);
+    turn(thread.adjoint[p], thread.adjoint[p], thread.order);
+  }
   // The row's last may be short.
   const int first = (int)(((u32)course.end + (u32)args.adjoint_chunk - 1) / (u32)args.adjoint_chunk);
+  // Counted: a product of 64 bits costs more than all else about a chunk.
+  i64 at = in_part(args, row, args.adjoint_chunks, args.adjoint_chunks - 1, channel);
 #pragma unroll 1
   for (int last = (int)args.adjoint_chunks - 1; last >= first; last -= AT_ONCE) {
     PairStates ends[AT_ONCE];
@@ -325,16 +336,19 @@ __device__ __forceinline__ void join_adjoint_chunks(Thread& thread, const Argume
     bool resets[AT_ONCE];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
-      const int chunk = last - k > first ? last - k : first;
-      const i64 at = in_part(args, row, args.adjoint_chunks, chunk, channel);
-      load_pair(ends[k], thread, args, args.adjoint_ends + at * SLOTS, SLOTS);
-#if DECAY_BY_SUM
 #pragma unroll
-      for (int p = 0; p < PAIR; p++) delta_sums[k][p] = p < thread.here ? args.delta_sums[at + p] : (Real)0;
+      for (int p = 0; p < PAIR; p++) {
+        const i64 own = at + p * to_second;
+        load_slots(ends[k][p], args.adjoint_ends + own * SLOTS, thread.lane);
+#if DECAY_BY_SUM
+        delta_sums[k][p] = args.delta_sums[own];
 #else
-      load_pair(decays[k], thread, args, args.decays + at * SLOTS, SLOTS);
+        load_slots(decays[k][p], args.decays + own * SLOTS, thread.lane);
 #endif
-      resets[k] = SEQ_IDX && args.adjoint_resets[row * args.adjoint_chunks + chunk] != 0;
+      }
+      const bool is_last = last - k <= first;
+      resets[k] = SEQ_IDX && args.adjoint_resets[row * args.adjoint_chunks + (is_last ? first : last - k)] != 0;
+      at -= is_last ? 0 : args.dim;
     }
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
@@ -344,16 +358,18 @@ __device__ __forceinline__ void join_adjoint_chunks(Thread& thread, const Argume
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
 #if DECAY_BY_SUM
-          const State decay = conjugate(exp_product(thread.a[p][s], delta_sums[k][p]));
+          const State decay = conjugate(exp_product(a[p][s], delta_sums[k][p]));
 #else
           const State decay = conjugate(decays[k][p][s]);
 #endif
           const State before = over_chunk(thread.adjoint[p][s], decay, ends[k][p][s], resets[k]);
-          thread.adjoint[p][s] = is_one ? before : thread.adjoint[p][s];
+          thread.adjoint[p][s] = is_one && p < thread.here ? before : thread.adjoint[p][s];
         }
       }
     }
   }
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) turn(thread.adjoint[p], thread.adjoint[p], thread.order);
 }
 #endif
 
@@ -492,7 +508,7 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
 __device__ __forceinline__ bool find_course(Course& course, const Arguments& args) {
   Place& place = course.place;
 #if CUT
-  u32 index = (u32)row_of_block() * gridDim.x + blockIdx.x;
+  u32 index = (u32)block_index();
   course.contribution = take(index, blocks_of_channels(args));
   place.row = take(index, (u32)args.batch);
   course.segment = index;

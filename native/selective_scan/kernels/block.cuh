@@ -183,6 +183,16 @@ __device__ __forceinline__ void load_states(State (&states)[STATES], const State
   }
 }
 
+// The same of a row of SLOTS that are all there, aligned: of a tile of a projection, of what chunks come to.
+__device__ __forceinline__ void load_slots(State (&states)[STATES], const State* row, int lane) {
+#pragma unroll
+  for (int first = 0; first < STATES; first += PACK) {
+    const StatePack<PACK> pack = *reinterpret_cast<const StatePack<PACK>*>(row + slot_of(lane, first));
+#pragma unroll
+    for (int s = 0; s < PACK; s++) states[first + s] = pack.states[s];
+  }
+}
+
 template <int AT_ONCE = VECTOR_STATES>
 __device__ __forceinline__ void store_states(const State (&states)[STATES], State* row, int count, int lane, int order = 0) {
 #pragma unroll

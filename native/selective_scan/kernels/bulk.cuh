@@ -200,17 +200,6 @@ __device__ __forceinline__ void widen_projection(Real (&reals)[TILE][SLOTS], con
 }
 #endif
 
-// A lane's states of a row of a projection.
-__device__ __forceinline__ void load_slots(State (&states)[STATES], const Real* row, int lane) {
-#pragma unroll
-  for (int first = 0; first < STATES; first += PACK) {
-    Real pack[PACK];
-    load_reals(pack, row + slot_of(lane, first));
-#pragma unroll
-    for (int s = 0; s < PACK; s++) states[first + s] = pack[s];
-  }
-}
-
 // Where the channel of a thread lies in a tile. Those of a warp are neighbours; with four lanes they are two packs, half a frame
 // apart: then no two packs of four frames share banks.
 __device__ __forceinline__ int row_of(int index) {

@@ -207,6 +207,23 @@ __device__ __forceinline__ int order_of(int pair) {
   return order;
 }
 
+// A lane's states in the order of their slots, of those in an order, or the other way round.
+__device__ __forceinline__ void turn(State (&turned)[STATES], const State (&states)[STATES], int order) {
+#pragma unroll
+  for (int s = 0; s < STATES; s++) turned[s] = states[s];
+#pragma unroll
+  for (int bit = ORDER_STEP; bit < STATES; bit *= 2) {
+    const bool exchanged = order & bit;
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+      if (s & bit) continue;
+      const State low = turned[s], high = turned[s | bit];
+      turned[s] = exchanged ? high : low;
+      turned[s | bit] = exchanged ? low : high;
+    }
+  }
+}
+
 // Where a lane's states lie in a row, in an order: the threads that access it together find theirs in different banks. Of four
 // orders, neighbouring pairs of lanes have theirs half a row of banks apart, because all lanes store one order at a time.
 __device__ __forceinline__ int place_in_row(int lane, int order) {

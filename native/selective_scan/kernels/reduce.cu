@@ -6,8 +6,8 @@
 #include "arguments.cuh"
 
 #define THREADS (WARPS * 32)
-// PARTS_AT_ONCE: parts that a thread has on their way from memory at a time, each of which costs the latency. Where there are more,
-// the host lets SHARERS_OF_MANY threads share the parts of a pack.
+// PARTS_AT_ONCE: parts that a thread has on their way from memory at a time; more would cost the latency once more.
+// SHARERS: threads that share the parts of a pack, where there are more.
 // ROW_THREADS: threads of a block over a row of parameters. The others have other slices of the rows.
 #define SLICES (THREADS / ROW_THREADS)
 #define ROWS_AT_ONCE 4
@@ -75,8 +75,7 @@ struct Packs {
   }
 };
 
-// Sums every SHARERS-th of so many parts, from this on.
-template <int SHARERS>
+// Sums so many parts from a thread's first on, every SHARERS-th; then over the threads that share them.
 __device__ __forceinline__ Pack sum_parts(const Real* parts, int count) {
   Pack sum{};
 #pragma unroll 1
@@ -94,9 +93,9 @@ __device__ __forceinline__ Pack sum_parts(const Real* parts, int count) {
     }
   }
 #pragma unroll
-  for (int sharers = SHARERS; sharers > 1; sharers /= 2) {
+  for (int apart = 16; apart >= 32 / SHARERS; apart /= 2) {
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], 16 * sharers / SHARERS);
+    for (int e = 0; e < VECTOR; e++) sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], apart);
   }
   return sum;
 }
@@ -104,10 +103,9 @@ __device__ __forceinline__ Pack sum_parts(const Real* parts, int count) {
 // Sums over the blocks of channels of each group. The components of C come after those of B. Who shares a pack are threads of a
 // warp, as far apart as it has packs.
 __device__ __forceinline__ void reduce_projections(const Arguments& args, i64 block, const Packs& packs) {
-  const bool shared = args.sharers > 1;
-  const int apart = shared ? 32 / SHARERS_OF_MANY : 32, lane = threadIdx.x % 32;
-  const int sharer = shared ? lane / (32 / SHARERS_OF_MANY) : 0;
-  i64 index = (block * (THREADS / 32) + threadIdx.x / 32) * apart + (lane & (apart - 1));
+  constexpr int APART = 32 / SHARERS;
+  const int lane = threadIdx.x % 32, sharer = lane / APART;
+  i64 index = (block * (THREADS / 32) + threadIdx.x / 32) * APART + lane % APART;
   bool here = index < packs.all;
   const bool of_b = index < packs.of_b;
   if (!of_b) index -= packs.of_b;
@@ -124,7 +122,7 @@ __device__ __forceinline__ void reduce_projections(const Arguments& args, i64 bl
   wait_for_kernels_before();
 
   const Real* parts = (of_b ? args.db_parts : args.dc_parts) + components.parts;
-  const Pack sum = shared ? sum_parts<SHARERS_OF_MANY>(parts + sharer * SLOT_WIDTH, each - sharer) : sum_parts<1>(parts, each);
+  const Pack sum = sum_parts(parts + sharer * SLOT_WIDTH, each - sharer);
   if (!here || sharer > 0) return;
   Real* sums = (of_b ? args.db_sum : args.dc_sum) + components.target;  // where one direction waits for the other
   Element* target = (of_b ? args.db : args.dc) + components.target;
@@ -254,12 +252,12 @@ __device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 blo
   }
 }
 
-// The first blocks sum the piece's dB and dC; those after them the parameters. Four blocks a multiprocessor: to have room for more,
-// the compiler would make do with registers for half of what is asked for at once.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) scan_reduce(const Arguments args) {
+// The first blocks sum the piece's dB and dC; those after them the parameters. To have room for more blocks a multiprocessor than
+// MIN_BLOCKS, the compiler would make do with registers for half of what is asked for at once.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_reduce(const Arguments args) {
   let_next_begin();
   const Packs packs(args);
-  const i64 block = block_index(), threads = packs.all * args.sharers, blocks = (threads + THREADS - 1) / THREADS;
+  const i64 block = block_index(), threads = packs.all * SHARERS, blocks = (threads + THREADS - 1) / THREADS;
   if (block < blocks) {
     reduce_projections(args, block, packs);
   } else if (args.piece_first == 0 || !args.sums_go_on) {

@@ -9,7 +9,7 @@ mod shapes;
 mod sources;
 mod support;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use proptest::strategy::{Strategy, ValueTree};
@@ -21,7 +21,10 @@ use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::policy::{BackwardPlan, Piece, Properties};
 use selective_scan::cuda::{self, Pass, configurations};
 use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
-use shapes::{bf16, block, borrowing, both, ending_short, f64, packed, problem, reversed, within_tiles};
+use shapes::{
+    bf16, block, borrowing, both, by, ending_short, f64, joining, packed, problem, reversed, summing,
+    within_tiles,
+};
 use support::devices::{architectures, device, kernels, shares_strips, walks_forward};
 use support::nvrtc::compiler;
 use support::packing::compress;
@@ -507,6 +510,34 @@ fn problems_that_are_to_borrow_do() {
     });
     let ends_early: Vec<_> = ends_early.collect();
     assert!(ends_early.contains(&true) && ends_early.contains(&false), "{ends_early:?}");
+}
+
+#[test]
+fn problems_whose_blocks_are_to_join_adjoint_chunks_have_more_than_they_read_at_a_time() {
+    for problem in joining() {
+        let plan = device(90).backward(&problem, true);
+        assert!(plan.joins_adjoints && plan.adjoint_chunks(&problem) > 4, "{problem:?}: {plan:?}");
+    }
+}
+
+/// Of as many chunks where that is the faster (bench/NOTES.md, "What blocks join"): not where blocks are many, nor where products of decays
+/// are as much again.
+#[test]
+fn blocks_join_adjoint_chunks_where_they_read_little() {
+    let joins = |problem: Problem| device(90).backward(&problem, true).joins_adjoints;
+    assert!(joins(problem(1, 1024, 1536, 16)) && joins(problem(8, 1024, 512, 16)));
+    assert!(!joins(problem(5, 1024, 512, 16)) && !joins(by(Method::Bilinear, problem(1, 1024, 1536, 16))));
+}
+
+#[test]
+fn sums_of_projections_are_shared_by_all_numbers_of_threads() {
+    let sharers: BTreeSet<_> = summing()
+        .iter()
+        .flat_map(|problem| configurations(&device(90), problem, Pass::BackwardFromCheckpoints))
+        .filter(|kernel| kernel.program == Program::Reduce)
+        .map(|kernel| kernel.sharers)
+        .collect();
+    assert_eq!(sharers, BTreeSet::from([1, 2, 4, 8]));
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub(super) struct Arguments {
     pub(super) piece_frames: i64,
     pub(super) parts_row: i64,
     pub(super) parts_segment: i64,
-    pub(super) sharers: i64,
+    pub(super) last_parts: i64,
     pub(super) first_state: i64,
     pub(super) chunk: i64,
     pub(super) chunks: i64,
@@ -106,7 +106,6 @@ pub(super) struct Arguments {
 
     pub(super) last_piece_first: i64,
     pub(super) last_piece_frames: i64,
-    pub(super) last_parts: i64,
 }
 
 /// A real, in the first of 8 bytes.

@@ -9,8 +9,8 @@ use super::launch::{
     check_presence, checkpoints_of, walking_blocks,
 };
 use super::policy::{
-    Alignment, BackwardPlan, Chunks, Configurations, Layout, PARTS_AT_ONCE, Piece, Properties, ROW_THREADS,
-    Relay, SHARERS_OF_MANY, Share, StatesPlan,
+    Alignment, BackwardPlan, Chunks, Configurations, Layout, Piece, Properties, ROW_THREADS, Relay, Share,
+    StatesPlan,
 };
 use super::tensor_maps::Maps;
 use super::workspace::{Workplace, Workspace, lay_out_backward};
@@ -27,8 +27,9 @@ enum States<K> {
 pub(super) struct BackwardKernels<K> {
     backward: K,
     reduce: K,
-    /// Components that a thread of it sums at once.
+    /// Components that a thread of it sums at once, and threads that share them.
     vector: usize,
+    sharers: usize,
     round_constants: K,
     marks: Option<K>,
     states: Option<States<K>>,
@@ -64,6 +65,7 @@ impl BackwardKernels<Wanted> {
             backward: Wanted::new(configurations.backward(plan), c"scan_backward"),
             reduce: of_reduce(c"scan_reduce"),
             vector: reduce.vector,
+            sharers: reduce.sharers,
             round_constants: of_reduce(c"scan_round_constants"),
             marks: Wanted::marks(&configurations, plan.chunks),
             states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
@@ -77,6 +79,7 @@ impl BackwardKernels<Wanted> {
             backward: f(self.backward)?,
             reduce: f(self.reduce)?,
             vector: self.vector,
+            sharers: self.sharers,
             round_constants: f(self.round_constants)?,
             marks: self.marks.map(&mut *f).transpose()?,
             states: match self.states {
@@ -139,8 +142,6 @@ impl BackwardKernels<Kernel> {
         let rows = problem.batch * plan.segments * piece.frames.max(piece.last_frames);
         let components = plan.layout.slots() * problem.components();
         let packs = rows * varying.iter().sum::<usize>() * components / self.vector;
-        let is_many = |groups: &usize| plan.contributions(problem) / groups > PARTS_AT_ONCE;
-        let sharers = if varying.iter().any(is_many) { SHARERS_OF_MANY } else { 1 };
         let of_states = [arguments.da_parts, arguments.db_constant_parts, arguments.dc_constant_parts];
         let of_channels = [arguments.dd_parts, arguments.ddt_bias_parts];
         let blocks_of = |parts: &[CUdeviceptr], columns: usize, each: usize| {
@@ -150,8 +151,7 @@ impl BackwardKernels<Kernel> {
         let of_parameters = blocks_of(&of_states, problem.dim * components, self.vector)
             + blocks_of(&of_channels, problem.dim, 1);
         let with_parameters = piece.first == 0 || arguments.sums_go_on == 0;
-        arguments.sharers = sharers as i64;
-        let of_projections = (packs * sharers).div_ceil(self.reduce.threads as usize);
+        let of_projections = (packs * self.sharers).div_ceil(self.reduce.threads as usize);
         match of_projections + if with_parameters { of_parameters } else { 0 } {
             0 => Ok(()),
             blocks => launcher.launch("reduction", self.reduce, Blocks::in_line(blocks), &arguments),

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use sha2::{Digest, Sha256};
 
 use super::arguments::Arguments;
-use super::policy::{Layout, PARTS_AT_ONCE, ROW_THREADS, SHARERS_OF_MANY};
+use super::policy::{Layout, PARTS_AT_ONCE, ROW_THREADS};
 use crate::{Coefficients, ElementType, Method};
 
 /// The kernels, one to a source file.
@@ -122,6 +122,7 @@ pub struct Configuration {
     pub within_tiles: bool,
     pub several_passes: bool,
     pub streams: bool,
+    pub sharers: usize,
     pub min_blocks: usize,
     pub shared_bytes: usize,
 }
@@ -186,12 +187,12 @@ impl Configuration {
             ("WITHIN_TILES", usize::from(self.within_tiles)),
             ("SEVERAL_PASSES", usize::from(self.several_passes)),
             ("STREAMS", usize::from(self.streams)),
+            ("SHARERS", self.sharers),
             ("MIN_BLOCKS", self.min_blocks),
             ("SHARED_BYTES", self.shared_bytes),
             ("ARGUMENTS_BYTES", size_of::<Arguments>()),
             ("ROW_THREADS", ROW_THREADS),
             ("PARTS_AT_ONCE", PARTS_AT_ONCE),
-            ("SHARERS_OF_MANY", SHARERS_OF_MANY),
         ]
         .iter()
         .map(|(name, value)| format!("-D{name}={value}"))

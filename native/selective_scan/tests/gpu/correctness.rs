@@ -6,7 +6,9 @@ use rayon::prelude::*;
 use selective_scan::{ElementType, Gradients, Inputs, Method, Outputs, Problem, Projection, naive};
 
 use crate::on_device::{OnDevice, is_emulated};
-use crate::shapes::{bf16, block, borrowing, both, by, ending_short, f64, problem, reversed, within_tiles};
+use crate::shapes::{
+    bf16, block, borrowing, both, by, ending_short, f64, joining, problem, reversed, summing, within_tiles,
+};
 use crate::support::time::select;
 use crate::support::{Case, ELEMENTS, golden, random};
 use crate::{backward, device, forward};
@@ -225,6 +227,8 @@ pub fn checkpoints(quick: bool) {
         .chain(borrowing())
         .chain(within_tiles())
         .chain(ending_short())
+        .chain(joining())
+        .chain(summing())
         .chain(large)
         .collect();
     all(problems, |problem| check_kept(&random::case(problem, 3)));

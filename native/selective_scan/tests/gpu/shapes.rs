@@ -61,6 +61,31 @@ pub fn within_tiles() -> Vec<Problem> {
     ]
 }
 
+/// Problems of which an H200's blocks join more adjoint chunks than they read at a time: of all orders of states, of a single channel in a
+/// pair.
+pub fn joining() -> Vec<Problem> {
+    vec![
+        problem(1, 480, 333, 16),
+        bf16(reversed(block(2, 450, 33, 16))),
+        packed(problem(1, 500, 101, 16)),
+        by(Method::Bilinear, packed(problem(1, 400, 65, 12))),
+        Problem { complex: true, ..problem(1, 350, 33, 8) },
+        f64(block(1, 330, 50, 16)),
+    ]
+}
+
+/// Problems whose sums of dB and dC an H200 shares among all numbers of threads that there can be: of 4 to 128 parts, in groups.
+pub fn summing() -> Vec<Problem> {
+    vec![
+        problem(2, 33, 72, 16),
+        Problem { c: Projection::PerFrame { groups: 2 }, ..bf16(block(1, 40, 200, 16)) },
+        packed(problem(1, 40, 512, 12)),
+        f64(both(problem(1, 60, 1024, 16))),
+        problem(1, 60, 1024, 16),
+        Problem { b: Projection::Constant, ..problem(3, 90, 200, 16) },
+    ]
+}
+
 /// Problems whose last segment an H200 walks back in shorter pieces than the others.
 pub fn ending_short() -> Vec<Problem> {
     vec![

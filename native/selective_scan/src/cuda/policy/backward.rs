@@ -39,8 +39,10 @@ pub(super) const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
 pub(super) const WARPS_OF_ADJOINTS: usize = 24;
 const SHORTEST_OF_ADJOINTS: usize = 64;
 
-/// Adjoint chunks up to which every block joins those after its segment, without a launch for that.
-const MOST_JOINED_BACK: usize = 10;
+/// Adjoint chunks up to which every block joins those after its segment, without a launch for that; and bytes that blocks then read of
+/// them, for each multiprocessor, in no more time than the launch takes.
+const MOST_JOINED_BACK: usize = 16;
+const BYTES_JOINED_BACK: usize = 128 << 10;
 
 /// Registers of a multiprocessor, and of a thread at most.
 const REGISTERS: usize = 65_536;
@@ -114,7 +116,7 @@ impl BackwardPlan {
     /// Whether that is short, so that several blocks may walk it one after the other while one walks another segment. All launches then
     /// cover as large a share of it as of the others.
     pub const fn ends_short(&self, problem: &Problem) -> bool {
-        self.segments > 1 && 2 * self.last_segment(problem) <= self.segment
+        self.segments > 1 && is_short(self.last_segment(problem), self.segment)
     }
 
     /// Whether segments begin and end within tiles.
@@ -225,10 +227,10 @@ impl BackwardPlan {
         share.max(room).min(left)
     }
 
-    /// Frames of the last segment that a piece in the workspace has at most. Its share is rounded by half a tile
-    /// at its beginning. It ends where the launch before it begins, which may be later than its share, for want of room in gradients: by
-    /// less than a tile, and by s of what the launch before that began too late, where s is the share of sums in a frame and its sums; in
-    /// all by less than 1 + s + s² … = 1 + sums / frame tiles.
+    /// Frames of the last segment that a piece in the workspace has at most. Where it begins is rounded by half a
+    /// tile. It ends where the launch before it begins, which for want of room in gradients may be later than its share: by less than a
+    /// tile, and by s of what the launch before that began too late, with s the share of sums in a frame and its sums; in all by less
+    /// than 1 + s + s² … = 1 + sums / frame tiles.
     pub fn last_in_workspace(&self, problem: &Problem) -> usize {
         if !self.ends_short(problem) {
             return self.piece;
@@ -304,7 +306,7 @@ pub(super) fn summary_bytes(problem: &Problem, layout: &Layout) -> usize {
 
 thread_local! {
     /// The last plan of this thread for sequences that are not aligned, and for those that are: a call asks several times, and often
-    /// the next call again. For rows of 65536 frames it takes 70 µs to find.
+    /// the next call again. For rows of 65536 frames it takes 120 µs to find.
     static LAST: RefCell<[Option<(Properties, Problem, BackwardPlan)>; 2]> = const { RefCell::new([None, None]) };
 }
 
@@ -487,9 +489,9 @@ impl Properties {
         let frames = [0.0, 1.0, 2.0, 3.0].map(of_step);
         let fits = move |segment: &usize| {
             let last = seq.saturating_sub(long * segment);
-            places > 0 && last > 0 && 2 * last <= *segment
+            last > 0 && is_short(last, *segment)
         };
-        // As where all segments are alike, there are no more than chunks: a row that is one chunk has nothing that tells of several.
+        // No more segments than chunks, as where all are alike: a row of one chunk has no marks for several.
         let may = (1..seq.div_ceil(chunk)).contains(&long);
         let whole = |frames: usize| [tile, chunk].map(|unit| frames.next_multiple_of(unit));
         let all: BTreeSet<_> = frames.into_iter().flat_map(whole).filter(|_| may).filter(fits).collect();
@@ -509,8 +511,9 @@ impl Properties {
         let warps = problem.batch * blocks(problem, layout) * layout.warps;
         // Those of the first segment are not asked for.
         let wanted = match problem.seq - segment {
-            // Of two segments: the device has places for most blocks of one, so those of one chunk fill it.
-            last if 2 * last <= segment => segment / last.max(SHORTEST_OF_ADJOINTS),
+            // Of two segments, as many parts of the first as the last, which alone is walked, remains one chunk: blocks of a chunk that
+            // leave so few places fill the device.
+            last if is_short(last, segment) => segment / last.max(SHORTEST_OF_ADJOINTS),
             _ => (WARPS_OF_ADJOINTS * self.multiprocessors).div_ceil(warps * (segments - 1)),
         };
         let whole = |&parts: &usize| {
@@ -538,6 +541,8 @@ impl Properties {
         let segment = segment.min(problem.seq);
         let adjoint_chunk = self.adjoint_chunk(problem, &layout, segment, segments);
         let joined = (problem.seq - segment).div_ceil(adjoint_chunk);
+        let of_chunk = summary_of_chunk(problem, &layout);
+        let bytes_joined = problem.batch * problem.dim * segments * joined / 2 * of_chunk;
         let without_sums = BackwardPlan {
             layout,
             states,
@@ -547,6 +552,7 @@ impl Properties {
             segments,
             adjoint_chunk,
             joins_adjoints: (1..=MOST_JOINED_BACK).contains(&joined)
+                && bytes_joined <= BYTES_JOINED_BACK * self.multiprocessors
                 && problem.seq < BOUNDED_FROM
                 && !has_several_passes(problem, &layout),
             piece: 0,
@@ -601,6 +607,11 @@ fn segments(seq: usize, chunk: usize, tile: usize, most: usize) -> impl Iterator
         let is_other = count > 1 && (tile + 1..whole).contains(&even);
         [is_of_so_many.then_some(whole), is_other.then_some(even)].into_iter().flatten()
     })
+}
+
+/// Whether a last segment of so many frames is short beside the others.
+const fn is_short(last: usize, segment: usize) -> bool {
+    2 * last <= segment
 }
 
 /// Numbers of segments up to `most` that so many chunks can be dealt to, all but the last alike.
@@ -694,6 +705,12 @@ fn has_room_in_gradients(problem: &Problem, aligned: bool) -> bool {
 /// may be short, needs as much as any.
 fn adjoints_fit(problem: &Problem, layout: &Layout, frames: usize) -> bool {
     problem.seq.div_ceil(frames) * layout.states_bytes(problem) <= problem.seq * problem.element.size()
+}
+
+/// Bytes of what a chunk comes to for a channel: its end, and the sum of Δ or the product of decays.
+fn summary_of_chunk(problem: &Problem, layout: &Layout) -> usize {
+    let end = layout.states_bytes(problem);
+    end + if decay_by_sum(problem) { real_bytes(problem) } else { end }
 }
 
 /// Bytes of the sums of dB and dC over each block's channels, of a frame of all rows.

@@ -130,7 +130,7 @@ const OF_BEGINS_WITHIN_TILES: f64 = 2.0;
 const WAITING_SHARE: f64 = 0.15;
 /// What parts of a row walk, who walk from zero first, as a share of what they do of a row alone (of parts slower than they are now).
 const OF_PARTS: f64 = 1.5;
-/// How many times as long as that a walk takes where blocks of a short last segment take turns beside it.
+/// How many times as long as it should a walk takes where blocks of a short last segment take turns beside it.
 const OF_TURNS: f64 = 1.03;
 /// A launch, with the reduction after it; and bytes of its sums that a multiprocessor writes and reads in a clock.
 const LAUNCH: f64 = 5750.0;
@@ -268,11 +268,11 @@ impl Properties {
         };
         // Of so many frames of each of these segments from this one on.
         let walked = |of: Range<usize>, of_begins: f64, first: usize, frames: usize| {
-            // Of a chunk, or what the piece has of one, the states of all tiles but the last are walked alone, to find those before
-            // each; and those before the piece.
             if frames == 0 {
                 return 0.0;
             }
+            // Of a chunk, or what the piece has of one, the states of all tiles but the last are walked alone, to find those before
+            // each; and those before the piece.
             let tiles = tiles.min(frames.div_ceil(layout.tile)) as f64;
             let alone = STATES_SHARE * (tiles - 1.0) / tiles;
             let (count, begins) = (of.len() as f64, of.map(|number| (number * segment + first) % plan.chunk));
@@ -313,7 +313,7 @@ impl Properties {
         }
         let chunk = plan.adjoint_frames(plan.adjoints_wait_in_gradients(problem, together, true));
         let chunks = problem.seq.div_ceil(chunk);
-        // The constants were fitted to segments that are alike, taken to be so to the frame.
+        // As the constants were fitted, segments that are alike count as equal, though the last may lack some frames.
         let of_others = (plan.segments - 1) * problem.seq / plan.segments;
         let frames = if plan.ends_short(problem) { problem.seq - plan.segment } else { of_others };
         let frames = problem.batch * problem.dim * frames;

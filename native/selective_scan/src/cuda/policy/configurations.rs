@@ -9,12 +9,12 @@ use super::forward::{
     relay_bytes,
 };
 use super::{
-    Alignment, Chunks, Layout, Properties, Relay, finds_marks, has_several_passes, is_constant,
+    Alignment, Chunks, Layout, Properties, Relay, blocks, finds_marks, has_several_passes, is_constant,
     is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes, state_words,
     unit,
 };
 use crate::cuda::compile::{Configuration, Program};
-use crate::{Coefficients, ElementType, Method, Problem};
+use crate::{Coefficients, ElementType, Method, Problem, Projection};
 
 /// Chunks up to which every block joins those before its own, without a launch for that.
 pub(super) const MOST_JOINED: usize = 16;
@@ -28,11 +28,14 @@ const BLOCKS_OF_CHUNKS_OF_LONG_WALKS: usize = 4;
 const WARPS_OF_MARKS: usize = 8;
 const WARPS_OF_PREFIX: usize = 4;
 const WARPS_OF_REDUCE: usize = 8;
-/// Threads of a block of reduce.cu side by side over a row of parameters; others have other rows. A pack of components of dB or dC is summed
-/// by a thread, or by several where that would have more parts on their way at a time than this.
+/// Blocks of reduce.cu that a multiprocessor has at a time, threads of one side by side over a row of parameters (others have other
+/// rows), and parts of a pack of components of dB or dC that a thread has on their way at a time.
+const BLOCKS_OF_REDUCE: usize = 4;
 pub(in crate::cuda) const ROW_THREADS: usize = 32;
 pub(in crate::cuda) const PARTS_AT_ONCE: usize = 8;
-pub(in crate::cuda) const SHARERS_OF_MANY: usize = 4;
+/// Threads that share a pack at most; and where even these cannot have all parts on their way.
+const MOST_SHARERS: usize = 8;
+const SHARERS_OF_MORE: usize = 4;
 
 /// Bytes of a register.
 const REGISTER_BYTES: usize = 4;
@@ -170,6 +173,7 @@ impl<'a> Configurations<'a> {
         within_tiles: false,
         several_passes: false,
         streams: false,
+        sharers: 1,
         min_blocks: 1,
         shared_bytes: 0,
     };
@@ -210,12 +214,20 @@ impl<'a> Configurations<'a> {
     /// reduce.cu.
     pub fn reduce(&self) -> Configuration {
         let width = self.layout.slots() * self.problem.components();
+        let varying = [self.problem.b, self.problem.c].into_iter().filter_map(Projection::groups);
+        let parts = varying.map(|groups| blocks(self.problem, &self.layout) / groups).max().unwrap_or(1);
+        let sharers = match parts.div_ceil(PARTS_AT_ONCE).next_power_of_two() {
+            sharers if sharers > MOST_SHARERS => SHARERS_OF_MORE,
+            sharers => sharers,
+        };
         Configuration {
             program: Program::Reduce,
             element: self.problem.element,
             complex: self.problem.complex,
             layout: self.slots_alone(WARPS_OF_REDUCE),
             vector: vector(real_bytes(self.problem), 16, &[width]),
+            sharers,
+            min_blocks: BLOCKS_OF_REDUCE,
             ..Self::NEUTRAL
         }
     }

@@ -12,7 +12,7 @@ use crate::{Coefficients, Method, Problem, Projection};
 pub use backward::{BackwardPlan, Piece, StatesPlan};
 pub(super) use backward::{checkpoint_interval, depends_on_alignment};
 pub use configurations::Configurations;
-pub(super) use configurations::{PARTS_AT_ONCE, ROW_THREADS, SHARERS_OF_MANY};
+pub(super) use configurations::{PARTS_AT_ONCE, ROW_THREADS};
 pub use forward::{Bulk, ForwardPlan, Pieces, Relay};
 pub(super) use forward::{Share, swizzles_inputs, swizzles_outputs, writes_outputs_once};
 
