@@ -71,6 +71,9 @@ pub fn joining() -> Vec<Problem> {
         by(Method::Bilinear, packed(problem(1, 400, 65, 12))),
         Problem { complex: true, ..problem(1, 350, 33, 8) },
         f64(block(1, 330, 50, 16)),
+        // Channels that are none within dim, and slots beyond the last state.
+        Problem { b: Projection::PerFrame { groups: 3 }, c: Projection::Constant, ..block(1, 300, 99, 16) },
+        packed(problem(1, 300, 211, 3)),
     ]
 }
 
