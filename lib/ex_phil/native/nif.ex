@@ -50,6 +50,7 @@ defmodule ExPhil.Native.Nif do
   def cuda_devices, do: loaded()
   def cpu_instruction_set, do: loaded()
   def safetensors_layout(_file), do: loaded()
+  def zeros(_size), do: loaded()
   def xla_register, do: loaded()
   def xla_scratch(_platform, _problem), do: loaded()
 

@@ -23,8 +23,9 @@ defmodule ExPhil.Native.SelectiveScan do
 
   They are `ExPhil.Native.Tensor`s or, where Nx is there, Nx tensors: if `x` is one of Nx, so are the results. A
   complex Nx tensor stands for one with a trailing 2. In a step (`step/7`) the axis of `seq` is missing everywhere.
-  `dt` is in the unit of time of `a`: `a` times `dt` has no unit. Numbers that are none (NaN, the infinities) take the
-  course that IEEE 754 gives them.
+  `dt` is in the unit of time of `a`: `a` times `dt` has no unit. Methods with gains of their own (`:zoh_exact`, `:foh`, `:poly`,
+  `:highorder`) make powers of `dt`, which `f32` holds for `dt` of 1.0e-9 to 1.0e9. Numbers that are none (NaN, the infinities)
+  take the course that IEEE 754 gives them.
 
   ## Options
 
@@ -39,8 +40,8 @@ defmodule ExPhil.Native.SelectiveScan do
       and `:highorder`, which have no such series. The cut series are those of the VisionMamba implementation; they
       are 6% (`:foh`) to 23% off at |AΔ| = 2 and change sign soon after (`mix selective_scan.verify` prints where).
 
-    * `:bidirectional` - a boolean: the mean of a scan from each end, in one call; the final state is that of the scan
-      from the beginning. Default: true for `:poly`, which is defined so in VisionMamba, else false. Error: no boolean;
+    * `:bidirectional` - a boolean: the mean of a scan from each end, in one call. `:initial_state` goes into the scan from
+      the beginning (with `:reverse`, from the end), whose final state is returned; the other begins at zero. Default: true for `:poly`, which is defined so in VisionMamba, else false. Error: no boolean;
       true in a step.
 
     * `:reverse` - a boolean: scan from the last frame to the first, without turning tensors round; the final state is

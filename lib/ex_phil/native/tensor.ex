@@ -24,6 +24,10 @@ defmodule ExPhil.Native.Tensor do
              do: {class, bits}
   @short_types Map.new(@types, fn {class, bits} -> {:"#{class}#{bits}", {class, bits}} end)
 
+  # Bytes that memory can have, and those from which on it is asked for with care.
+  @most_bytes 2 ** 63
+  @large 2 ** 26
+
   @doc """
   A tensor over a binary, which is not copied.
 
@@ -90,7 +94,7 @@ defmodule ExPhil.Native.Tensor do
   end
 
   @doc """
-  A tensor of zeros.
+  A tensor of zeros. Raises `ExPhil.Native.Error` where there is no memory for them.
 
   ## Examples
 
@@ -100,8 +104,26 @@ defmodule ExPhil.Native.Tensor do
   @spec zeros(shape, type | atom) :: t
   def zeros(shape, type \\ {:f, 32}) do
     type = type!(type)
-    %__MODULE__{type: type, shape: shape, data: <<0::size(count(shape) * Numbers.bytes(type))-unit(8)>>}
+    size = Numbers.bytes(type) * count(shape)
+
+    if size >= @most_bytes do
+      raise ArgumentError,
+            "expected a shape and type of less than 2^63 bytes, got: #{inspect(shape)} and #{type_name(type)}"
+    end
+
+    %__MODULE__{type: type, shape: shape, data: zero_bytes(size)}
   end
+
+  # Where the BEAM has no memory for a binary of its own, it ends; native code is refused it.
+  defp zero_bytes(size) when size > @large do
+    case Nif.zeros(size) do
+      {:ok, data} -> data
+      {:error, {:unavailable, _}} -> <<0::size(size)-unit(8)>>
+      {:error, reason} -> Error.raise!(reason)
+    end
+  end
+
+  defp zero_bytes(size), do: <<0::size(size)-unit(8)>>
 
   @doc """
   The numbers as a binary, not copied.
@@ -112,7 +134,7 @@ defmodule ExPhil.Native.Tensor do
       <<1, 2>>
   """
   @spec to_binary(t) :: binary
-  def to_binary(%__MODULE__{data: data}), do: data
+  def to_binary(tensor), do: ours!(tensor).data
 
   @doc """
   The numbers as a list, nested as the shape is, or the number itself where the shape is `{}`; what is no number as
@@ -127,7 +149,8 @@ defmodule ExPhil.Native.Tensor do
       0.0
   """
   @spec to_list(t) :: list | number | :nan | :infinity | :neg_infinity
-  def to_list(%__MODULE__{type: type, shape: shape, data: data}) do
+  def to_list(tensor) do
+    %{type: type, shape: shape, data: data} = ours!(tensor)
     nest(Numbers.decode(data, type), Tuple.to_list(shape))
   end
 
@@ -146,7 +169,7 @@ defmodule ExPhil.Native.Tensor do
       {2, 60, 16}
   """
   @spec shape(t) :: shape
-  def shape(%__MODULE__{shape: shape}), do: shape
+  def shape(tensor), do: ours!(tensor).shape
 
   @doc """
   The type, as Nx writes it.
@@ -157,7 +180,11 @@ defmodule ExPhil.Native.Tensor do
       {:bf, 16}
   """
   @spec type(t) :: type
-  def type(%__MODULE__{type: type}), do: type
+  def type(tensor), do: ours!(tensor).type
+
+  # A tensor of ours whose data is as long as type and shape say.
+  defp ours!(%__MODULE__{type: type, shape: shape, data: data}), do: from_binary(data, type, shape)
+  defp ours!(other), do: raise(ArgumentError, "expected an ExPhil.Native.Tensor, got: #{inspect(other)}")
 
   @doc """
   The tensors of a safetensors file, by their names. They share the memory of the file, which is read once.
@@ -188,13 +215,17 @@ defmodule ExPhil.Native.Tensor do
     metadata
   end
 
-  defp read_safetensors(path) do
+  defp read_safetensors(path) when is_binary(path) or is_list(path) do
     file = File.read!(path)
 
     case Nif.safetensors_layout(file) do
       {:ok, layout, metadata} -> {file, layout, metadata}
       {:error, {kind, message}} -> Error.raise!({kind, "#{path}: #{message}"})
     end
+  end
+
+  defp read_safetensors(other) do
+    raise ArgumentError, "expected the path of a safetensors file, got: #{inspect(other)}"
   end
 
   if Code.ensure_loaded?(Nx) do
@@ -254,7 +285,7 @@ defmodule ExPhil.Native.Tensor do
   # What a caller gave as `name`: one of ours as it is, one of Nx converted.
   @doc false
   @spec cast!(term, atom) :: t
-  def cast!(%__MODULE__{} = tensor, _name), do: tensor
+  def cast!(%__MODULE__{type: _, shape: _, data: _} = tensor, _name), do: tensor
 
   if Code.ensure_loaded?(Nx) do
     def cast!(%Nx.Tensor{} = tensor, _name), do: from_nx(tensor)

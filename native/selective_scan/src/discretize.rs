@@ -173,32 +173,44 @@ const PHI4: [[f64; 24]; 2] = {
 /// ∂Eₖ/∂A = Eₖ₊₁ + A ∂Eₖ₊₁/∂A = (ΔEₖ₋₁ − kEₖ)/A
 /// ```
 ///
-/// Near z = 0 they are had from the series of φ₄ and φ₄′ down, else from the decay up. They meet where they lose equally much. 1/A,
-/// which does not change along a sequence, is the only quotient.
-struct Integrals<F> {
-    /// E₁ to E₄, then E₁ to E₃.
-    near: [F; 4],
-    far: [F; 3],
-}
+/// Near z = 0 they are had from the φ functions, else from the decay up. They meet where they lose equally much. 1/A, which does
+/// not change along a sequence, is the only quotient.
+struct Integrals<F>([F; 3]);
 
 impl<F: Field> Integrals<F> {
     #[inline(always)]
-    fn new(delta: F::Real, a: &Prepared<F>, decay: F) -> Self {
+    fn near(delta: F::Real, [p1, p2, p3]: [F; 3]) -> Self {
         let square = delta * delta;
-        let first = F::from_real(delta);
-        let second = F::from_real(square).scale(1.0 / 2.0);
-        let third = F::from_real(square * delta).scale(1.0 / 6.0);
-
-        let n4 = a.a.times(delta).polynomial(&PHI4[0][..=F::PHI_TERMS]).times(square * square);
-        let n3 = a.a.mul_add(n4, third);
-        let n2 = a.a.mul_add(n3, second);
-        let n1 = a.a.mul_add(n2, first);
-
-        let f1 = F::less_one(decay, &a.rate, delta) * a.inverse;
-        let f2 = (f1 - first) * a.inverse;
-        let f3 = (f2 - second) * a.inverse;
-        Self { near: [n1, n2, n3, n4], far: [f1, f2, f3] }
+        Self([p1.times(delta), p2.times(square), p3.times(square * delta)])
     }
+
+    #[inline(always)]
+    fn far(delta: F::Real, a: &Prepared<F>, decay: F) -> Self {
+        let f1 = F::less_one(decay, &a.rate, delta) * a.inverse;
+        let f2 = (f1 - F::from_real(delta)) * a.inverse;
+        let f3 = (f2 - F::from_real(delta * delta).scale(1.0 / 2.0)) * a.inverse;
+        Self([f1, f2, f3])
+    }
+}
+
+/// φ₁ to φ₄ near z = 0: the series of φ₄, from which φₖ = 1/k! + zφₖ₊₁ leads down.
+///
+/// Of z, not of A and powers of Δ: Δ⁴ soon is more than f32 holds, or less, where the gain is not.
+#[inline(always)]
+fn phi<F: Field>(z: F) -> [F; 4] {
+    let p4 = z.polynomial(&PHI4[0][..=F::PHI_TERMS]);
+    let p3 = z.mul_add(p4, z.literal(1.0 / 6.0));
+    let p2 = z.mul_add(p3, z.literal(1.0 / 2.0));
+    [z.mul_add(p2, z.literal(1.0)), p2, p3, p4]
+}
+
+/// Their derivatives, φ₁′ to φ₃′, by the same recurrence: φₖ′ = φₖ₊₁ + zφₖ₊₁′.
+#[inline(always)]
+fn phi_slopes<F: Field>(z: F, [_, p2, p3, p4]: [F; 4]) -> [F; 3] {
+    let s4 = z.polynomial(&PHI4[1][..F::PHI_TERMS]);
+    let s3 = z.mul_add(s4, p4);
+    let s2 = z.mul_add(s3, p3);
+    [z.mul_add(s2, p2), s2, s3]
 }
 
 /// A method whose gain is made of the first three [`Integrals`].
@@ -213,20 +225,22 @@ trait OfIntegrals: Copy + Default + Send + Sync + 'static {
 impl<M: OfIntegrals> Discretization for M {
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
-        let decay = a.decay(delta);
-        let Integrals { near: [n1, n2, n3, _], far } = Integrals::new(delta, a, decay);
-        (decay, a.a.times(delta).within(M::NEAR[0], M::gain([n1, n2, n3]), M::gain(far)))
+        let (z, decay) = (a.a.times(delta), a.decay(delta));
+        let [p1, p2, p3, _] = phi(z);
+        let near = Integrals::near(delta, [p1, p2, p3]);
+        (decay, z.within(M::NEAR[0], M::gain(near.0), M::gain(Integrals::far(delta, a, decay).0)))
     }
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
-        let Integrals { near: [n1, n2, n3, n4], far: [f1, f2, f3] } = Integrals::new(delta, a, decay);
         let z = a.a.times(delta);
-        let fourth = delta * delta * delta * delta;
-        let d4 = z.polynomial(&PHI4[1][..F::PHI_TERMS]).times(fourth * delta);
-        let d3 = a.a.mul_add(d4, n4);
-        let d2 = a.a.mul_add(d3, n3);
-        let d1 = a.a.mul_add(d2, n2);
+        let phi = phi(z);
+        let [p1, p2, p3, _] = phi;
+        let Integrals([n1, n2, n3]) = Integrals::near(delta, [p1, p2, p3]);
+        let Integrals([f1, f2, f3]) = Integrals::far(delta, a, decay);
+        // ∂Eₖ/∂A = Δᵏ⁺¹φₖ′
+        let Integrals(slopes) = Integrals::near(delta, phi_slopes(z, phi));
+        let near_a = M::gain(slopes).times(delta);
         let far_delta = M::gain([decay, f1, f2]);
         let far_a = (far_delta.times(delta) - M::gain([f1, f2.scale(2.0), f3.scale(3.0)])) * a.inverse;
         let [of_g, of_g_delta, of_g_a] = M::NEAR;
@@ -235,7 +249,7 @@ impl<M: OfIntegrals> Discretization for M {
             slope: decay,
             g: z.within(of_g, M::gain([n1, n2, n3]), M::gain([f1, f2, f3])),
             g_delta: z.within(of_g_delta, M::gain([decay, n1, n2]), far_delta),
-            g_a: z.within(of_g_a, M::gain([d1, d2, d3]), far_a),
+            g_a: z.within(of_g_a, near_a, far_a),
         }
     }
 }

@@ -44,6 +44,9 @@ fn backward<'a, B: Backend>(
 ) -> Result<Term<'a>, Error> {
     // Before memory is made for the results.
     problem.check_lengths(inputs.iter().chain(upstream.iter()))?;
+    if let Some(states) = boundary_states {
+        problem.check_length("boundary_states", states.len())?;
+    }
     let backend = backend()?;
     let mut results = differentiable(inputs).try_map(|name, _| backend.allocate(problem.bytes(name)))?;
     let gradients = results.as_mut().map(|_, memory| &mut **memory);

@@ -8,6 +8,10 @@ use rustler::{Encoder, Env, OwnedBinary, Resource, ResourceArc, Term};
 use selective_scan::Error;
 use selective_scan::cuda::PinnedBuffer;
 
+use crate::reply::reply;
+
+rustler::atoms! { ok }
+
 /// Memory that becomes a binary without being copied.
 pub trait ResultMemory: DerefMut<Target = [u8]> {
     /// The binary.
@@ -29,7 +33,7 @@ pub fn on_the_beam(len: usize) -> Result<OwnedBinary, Error> {
     unsafe {
         match enif_alloc_binary(len, binary.as_mut_ptr()) {
             0 => Err(Error::Failed {
-                operation: format!("allocating {len} bytes for a result"),
+                operation: format!("allocating {len} bytes"),
                 reason: "out of memory".into(),
                 remedy: "use smaller batches".into(),
             }),
@@ -62,4 +66,14 @@ impl ResultMemory for Pinned {
     fn into_term(self, env: Env<'_>) -> Term<'_> {
         ResourceArc::new(self).make_binary(env, |pinned| &pinned.0).encode(env)
     }
+}
+
+/// `{:ok, binary}` of as many zeros.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn zeros(env: Env<'_>, size: usize) -> Term<'_> {
+    reply(env, || {
+        let mut binary = on_the_beam(size)?;
+        binary.fill(0);
+        Ok((ok(), binary.into_term(env)).encode(env))
+    })
 }

@@ -166,5 +166,39 @@ defmodule ExPhil.Native.SelectiveScanTest do
     endless = Tensor.from_list([[[:infinity, 0.5], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]])
     zero = Tensor.from_list([[[0.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]])
     assert [[[:nan, _] | _]] = Tensor.to_list(call(:scan, %{inputs | x: zero, dt: endless, b: b, c: c}))
+
+    # Nor is infinity * 0 in the decay, which the state before the first frame is multiplied by, though that is zero.
+    one = Tensor.from_list([[[1.0]]])
+
+    for rate <- [:nan, :infinity] do
+      inputs = %{inputs | x: one, dt: one, a: Tensor.from_list([[rate]]), b: one, c: one}
+      assert {y, state} = call(:scan_with_state, inputs)
+      assert {Tensor.to_list(y), Tensor.to_list(state)} == {[[[:nan]]], [[[:nan]]]}
+    end
+  end
+
+  # Powers of dt leave the range of f32 long before the gains do that they are made into.
+  for backend <- [:cpu, :cuda] do
+    if backend == :cuda, do: @tag(:cuda)
+
+    test "time may be counted in any unit (#{backend})" do
+      for method <- [:zoh, :zoh_exact, :foh, :poly, :highorder, :bilinear, :rk4],
+          dt <- [1.0e-9, 1.0e-4, 1.0, 1.0e4, 1.0e9],
+          z <- [-3.0, -0.5, -0.01, 0.0] do
+        for {got, exact} <-
+              Enum.zip(one_frame(unquote(backend), :f32, method, dt, z), one_frame(:cpu, :f64, method, dt, z)) do
+          assert abs(got - exact) <= 2.0e-5 * abs(exact), inspect({method, dt, z, got, exact})
+        end
+      end
+    end
+  end
+
+  # y, da and ddt of one frame with a * dt = z.
+  defp one_frame(backend, type, method, dt, z) do
+    a = Tensor.from_list([[z / dt]], type)
+    [x, dt] = for value <- [1.0, dt], do: Tensor.from_list([[[value]]], type)
+    opts = [method: method, bidirectional: false, backend: backend]
+    %{a: da, dt: ddt} = SelectiveScan.backward(x, x, dt, a, x, x, opts)
+    Enum.flat_map([SelectiveScan.scan(x, dt, a, x, x, opts), da, ddt], &(&1 |> Tensor.to_list() |> List.flatten()))
   end
 end

@@ -68,6 +68,12 @@ defmodule ExPhil.Native.TensorTest do
              "#ExPhil.Native.Tensor<f32[9][512] [0.0, 0.0, 0.0, ...]>"
   end
 
+  test "zeros that no memory has are refused, and the next are there" do
+    assert_raise ExPhil.Native.Error, ~r/out of memory/, fn -> Tensor.zeros({2 ** 57}) end
+    assert %{data: <<0, _::binary>> = data} = Tensor.zeros({2 ** 24 + 1})
+    assert byte_size(data) == 2 ** 26 + 4
+  end
+
   describe "refuses" do
     for {what, call, message} <- [
           {"a binary of the wrong length", quote(do: Tensor.from_binary(<<0, 0, 0>>, :f32, {1})),
@@ -95,7 +101,16 @@ defmodule ExPhil.Native.TensorTest do
           {"an improper list", quote(do: Tensor.from_list([1 | 2])), ~r/a list of numbers, got: \[1 \| 2\]/},
           {"an improper list within", quote(do: Tensor.from_list([[1], [1 | 2]])),
            ~r/a list of numbers, got: \[1 \| 2\]/},
-          {"what is no list", quote(do: Tensor.from_list(1.0)), ~r/a list of numbers, got: 1.0/}
+          {"what is no list", quote(do: Tensor.from_list(1.0)), ~r/a list of numbers, got: 1.0/},
+          {"more zeros than have addresses", quote(do: Tensor.zeros({2, 2 ** 61}, :u16)),
+           ~r/less than 2\^63 bytes, got: \{2, 2305843009213693952\} and u16/},
+          {"what is no tensor", quote(do: Tensor.to_list(nil)), ~r/an ExPhil.Native.Tensor, got: nil/},
+          {"half a tensor", quote(do: Tensor.shape(Map.delete(Tensor.zeros({2}), :shape))),
+           ~r/an ExPhil.Native.Tensor, got: /},
+          {"a tensor that lacks bytes", quote(do: Tensor.to_list(%{Tensor.zeros({2}) | data: <<0>>})),
+           ~r/to hold 8 bytes, got: 1 bytes/},
+          {"what is no path", quote(do: Tensor.load_safetensors(nil)),
+           ~r/the path of a safetensors file, got: nil/}
         ] do
       test what do
         assert_raise ArgumentError, unquote(Macro.escape(message)), fn -> unquote(call) end

@@ -67,10 +67,12 @@ pub fn step_channels<R: Real, S: Isa, D: Discretization>(isa: S, step: Step<'_, 
                     let end = state.min(start + lanes);
                     let prepared = Prepared::new(Lanes::load_first(isa, &a[start..end]));
                     let (decay, gain) = D::coefficients(delta, &prepared);
-                    let mut h = gain.times(x) * Lanes::load_first(isa, &b[start..end]);
-                    if let Some(before) = before {
-                        h = decay.mul_add(Lanes::load_first(isa, &before[start..end]), h);
-                    }
+                    let before = match before {
+                        Some(before) => Lanes::load_first(isa, &before[start..end]),
+                        None => Lanes::splat(isa, R::default()),
+                    };
+                    // With no state before it, too: of zero a decay that is no number makes none.
+                    let h = decay.mul_add(before, gain.times(x) * Lanes::load_first(isa, &b[start..end]));
                     if let Some(after) = &mut after {
                         h.store_first(&mut after[start..end]);
                     }

@@ -319,5 +319,20 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     assert refused_step([], dfinal_state: inputs.initial_state) =~ "got: :dfinal_state"
   end
 
+  # Which finds them again itself.
+  @tag :cuda
+  test "backward: boundary states of another length, where they are not needed" do
+    short = %{Tensor.zeros({1, 2, 1, 6, 4}) | data: <<>>}
+
+    assert refused_backward([], boundary_states: short, backend: :cuda) =~
+             "expected boundary_states to hold 192 bytes"
+  end
+
+  test "what is only half a tensor" do
+    half = Map.delete(Tensor.zeros({2, 7, 6}), :shape)
+    for name <- [:x, :dt, :a, :b, :c], do: assert(refused([{name, half}]) =~ "expected #{name} to be an ExPhil")
+    assert refused([], d: half) =~ "expected d to be an ExPhil"
+  end
+
   defp 1 <<< bits, do: Bitwise.bsl(1, bits)
 end

@@ -61,6 +61,18 @@ defmodule ExPhil.Native.SelectiveScan.WarmupTest do
     assert warmup(@all ++ [for: [:scan, :step, :backward], backend: :nx, algorithm: :sequential]) == :ok
   end
 
+  test "shapes that no memory has room for are refused, and the next call works" do
+    assert_raise ExPhil.Native.Error, ~r/out of memory/, fn ->
+      SelectiveScan.warmup(x: {2 ** 55, 3, 2}, a: {2, 1})
+    end
+
+    assert_raise ArgumentError, ~r/less than 2\^63 bytes/, fn ->
+      SelectiveScan.warmup(x: {2 ** 62, 3, 2}, a: {2, 1})
+    end
+
+    assert warmup([]) == :ok
+  end
+
   @tag :no_cuda
   test "a backend that cannot run says why" do
     assert_raise ExPhil.Native.Error, ~r/the cuda backend cannot run/, fn -> warmup(backend: :cuda) end
