@@ -85,10 +85,13 @@ def test_vmap_of_packed_rows_and_of_vmap():
     assert_close(twice(outer), expected, 1e-13)
 
 
-def mesh(kind, shape=(4, 2)):
-    if len(jax.devices()) < np.prod(shape):
+def mesh(kind, rows=4, channels=2):
+    """Where devices are fewer, as GPUs are, fewer of them share the rows."""
+    if len(jax.devices()) == 1:
         pytest.skip("one device")
-    return jax.make_mesh(shape, ("rows", "channels"), axis_types=(kind, kind))
+    while rows * channels > len(jax.devices()):
+        rows //= 2
+    return jax.make_mesh((rows, channels), ("rows", "channels"), axis_types=(kind, kind))
 
 
 def placed(arrays, mesh, groups=False):
@@ -116,13 +119,13 @@ def test_a_program_over_a_mesh_keeps_the_arrays_cut(kind, layout, bidirectional)
         text = program.lower(cut).compile().as_text()
     assert_close(got, both(arrays), 1e-13)
     assert "all-gather" not in text
-    assert got[0][0].sharding.spec == specs["x"]
-    assert got[1]["dt"].sharding.spec == specs["dt"]
+    for value, name in ((got[0][0], "x"), (got[1]["dt"], "dt")):
+        assert value.sharding.is_equivalent_to(NamedSharding(m, specs[name]), value.ndim), name
 
 
 @pytest.mark.parametrize("layout", ("frame", "groups", "mixed"))
 def test_complex_states_over_a_mesh(layout):
-    m = mesh(AxisType.Auto, (4, 1))
+    m = mesh(AxisType.Auto, 4, 1)
     arrays = random(6, batch=8, layout=layout, is_complex=True)
     cut = {n: jax.device_put(v, NamedSharding(m, P("rows") if n in ("x", "dt", "z") else P())) for n, v in arrays.items()}
     assert_close(jax.jit(of_loss)(cut), of_loss(arrays), 1e-13)
@@ -164,13 +167,15 @@ def test_shard_map(check_vma):
 
 
 def test_gradients_inside_shard_map_are_summed_for_what_is_shared():
-    m = mesh(AxisType.Auto, (8, 1))
+    m = mesh(AxisType.Auto, 8, 1)
     arrays = random(5, batch=8, optional=())
     cut = lambda name: P("rows") if name in ("x", "dt", "b", "c") else P()
     specs = {name: cut(name) for name in arrays}
     inside = lambda v: gradients(lambda v: (selective_scan(**v), jnp.zeros((1,))), v)
     got = jax.jit(jax.shard_map(inside, mesh=m, in_specs=(specs,), out_specs=specs))(arrays)
-    parts = [inside({n: v[i : i + 1] if cut(n) == P("rows") else v for n, v in arrays.items()}) for i in range(8)]
+    each = 8 // m.shape["rows"]
+    of_part = lambda i: {n: v[i : i + each] if cut(n) == P("rows") else v for n, v in arrays.items()}
+    parts = [inside(of_part(i)) for i in range(0, 8, each)]
     expected = {n: jnp.concatenate([p[n] for p in parts]) if cut(n) == P("rows") else sum(p[n] for p in parts) for n in arrays}
     assert_close(got, expected, 1e-13)
 
