@@ -207,7 +207,7 @@ if Code.ensure_loaded?(Axon) do
       * `:name` - the name of the layer
     """
     @spec causal_conv(Axon.t(), keyword) :: Axon.t()
-    def causal_conv(%Axon{} = x, opts \\ []), do: convolution(:causal_conv, &convolve/4, [x], opts)
+    def causal_conv(x, opts \\ []), do: convolution(:causal_conv, &convolve/4, [node!(:x, x)], opts)
 
     @doc """
     The same layer one frame on, with the same parameters: `{y, window}`, two nodes. `x` is a frame, `{batch, channels}`,
@@ -215,8 +215,9 @@ if Code.ensure_loaded?(Axon) do
     back has the new frame last.
     """
     @spec causal_conv_step(Axon.t(), Axon.t(), keyword) :: {Axon.t(), Axon.t()}
-    def causal_conv_step(%Axon{} = x, %Axon{} = window, opts \\ []) do
-      :causal_conv_step |> convolution(&convolve_step/5, [x, window], opts) |> pair()
+    def causal_conv_step(x, window, opts \\ []) do
+      nodes = [node!(:x, x), node!(:window, window)]
+      :causal_conv_step |> convolution(&convolve_step/5, nodes, opts) |> pair()
     end
 
     defp convolution(name, operation, inputs, opts) do
@@ -235,14 +236,17 @@ if Code.ensure_loaded?(Axon) do
     defp of_first(1, shape), do: fn x -> shape.(x) end
     defp of_first(2, shape), do: fn x, _window -> shape.(x) end
 
+    defp last_axis({}), do: expected("a node", "have an axis of channels or states, the last", "shape {}")
     defp last_axis(shape), do: elem(shape, tuple_size(shape) - 1)
 
     defp convolve(x, kernel, bias, _opts) do
+      if Nx.rank(x) != 3, do: expected(:x, "have shape {batch, seq, channels}", inspect(Nx.shape(x)))
       size = Nx.axis_size(kernel, 0)
       x |> Nx.pad(zero(x), [{0, 0, 0}, {size - 1, 0, 0}, {0, 0, 0}]) |> weighed(kernel, bias, Nx.axis_size(x, 1))
     end
 
     defp convolve_step(x, window, kernel, bias, _opts) do
+      if Nx.rank(x) != 2, do: expected(:x, "have shape {batch, channels}", inspect(Nx.shape(x)))
       {batch, channels} = Nx.shape(x)
       expected = {batch, Nx.axis_size(kernel, 0), channels}
       # Of another length, other frames than the last would count.

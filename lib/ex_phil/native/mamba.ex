@@ -131,8 +131,17 @@ if Code.ensure_loaded?(Axon) do
       past = Map.new(kept(opts), fn {name, shape} -> {name, Axon.input(name, shape: shape)} end)
       frame = Axon.input("frame", shape: {nil, opts.embed_size})
       {hidden, state} = frame |> project(opts) |> blocks(past, %{opts | dropout: 0.0})
-      Axon.container({hidden |> final_norm(opts) |> head.(), state})
+      output = hidden |> final_norm(opts) |> head.()
+      if not nodes?(output), do: raise(ArgumentError, "expected head to give a node, got: #{inspect(output)}")
+      Axon.container({output, state})
     end
+
+    # One, or a tuple or map of them. Of anything else Axon's container does not end.
+    defp nodes?(%Axon{}), do: true
+    defp nodes?(%_{}), do: false
+    defp nodes?(%{} = of_nodes), do: of_nodes |> Map.values() |> Enum.all?(&nodes?/1)
+    defp nodes?(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> Enum.all?(&nodes?/1)
+    defp nodes?(_other), do: false
 
     @doc """
     The state of `build_step/1` before the first frame of `batch` sequences: zeros, by the names of the inputs. Options
@@ -195,7 +204,7 @@ if Code.ensure_loaded?(Axon) do
     @spec exphil_scan(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), keyword) :: Nx.Tensor.t()
     def exphil_scan(x, b, c, dt, opts \\ []) do
       {x, dt, a} = exphil_inputs(x, b, dt)
-      SelectiveScan.scan(x, dt, a, b, c, opts[:scan] || [])
+      SelectiveScan.scan(x, dt, a, b, c, scan_options(opts))
     end
 
     @doc """
@@ -205,8 +214,10 @@ if Code.ensure_loaded?(Axon) do
             {Nx.Tensor.t(), Nx.Tensor.t()}
     def exphil_step(state, x, b, c, dt, opts \\ []) do
       {x, dt, a} = exphil_inputs(x, b, dt)
-      SelectiveScan.step(Nx.as_type(state, Nx.type(a)), x, dt, a, b, c, opts[:scan] || [])
+      SelectiveScan.step(Nx.as_type(state, Nx.type(a)), x, dt, a, b, c, scan_options(opts))
     end
+
+    defp scan_options(opts), do: SelectiveScan.Options.keywords!(opts)[:scan] || []
 
     defp exphil_inputs(x, b, dt) do
       dt = Nx.clip(dt, @least_step, @greatest_step)

@@ -300,6 +300,10 @@ defmodule ExPhil.Native.Tensor do
   @doc false
   @spec given!(term, atom) :: t | struct
   if Code.ensure_loaded?(Nx) do
+    def given!(%Nx.Tensor{data: %Nx.TemplateBackend{}} = template, name) do
+      raise ArgumentError, "expected #{name} to hold numbers, got: #{inspect(template)}"
+    end
+
     def given!(%Nx.Tensor{type: type} = tensor, name) do
       if elem(type, 0) != :c, do: ExPhil.Native.SelectiveScan.Check.element!(name, type)
       tensor

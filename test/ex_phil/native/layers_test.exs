@@ -121,6 +121,38 @@ if Code.ensure_loaded?(Axon) do
             ] do
           assert_raise ArgumentError, message, fn -> Layers.selective_scan_step(inputs) end
         end
+
+        for {call, message} <- [
+              {fn -> Layers.causal_conv(3) end, "expected x to be a node of Axon, got: 3"},
+              {fn -> Layers.causal_conv_step(nil, Axon.input("x")) end,
+               "expected x to be a node of Axon, got: nil"},
+              {fn -> Layers.causal_conv_step(Axon.input("x"), :w) end,
+               "expected window to be a node of Axon, got: :w"}
+            ] do
+          assert_raise ArgumentError, message, call
+        end
+      end
+
+      test "nodes of shapes that no convolution has" do
+        init = fn model, templates ->
+          model |> Axon.build() |> elem(0) |> then(& &1.(templates, Axon.ModelState.empty()))
+        end
+
+        [x, window] = for name <- ["x", "window"], do: Axon.input(name)
+        {step, _window} = Layers.causal_conv_step(x, window)
+
+        for {model, shape, words} <- [
+              {Layers.causal_conv(x), {2, 6}, "expected x to have shape {batch, seq, channels}, got: {2, 6}"},
+              {Layers.causal_conv(x), {2, 3, 7, 6},
+               "expected x to have shape {batch, seq, channels}, got: {2, 3, 7, 6}"},
+              {Layers.causal_conv(x), {}, "an axis of channels or states, the last, got: shape {}"},
+              {step, {2, 7, 6}, "expected x to have shape {batch, channels}, got: {2, 7, 6}"}
+            ] do
+          templates = %{"x" => Nx.template(shape, :f32), "window" => Nx.template({2, 4, 6}, :f32)}
+          templates = if model == step, do: templates, else: Map.take(templates, ["x"])
+          error = catch_error(init.(model, templates))
+          assert Exception.message(error) =~ words
+        end
       end
 
       test "tensors and what is unknown among the options" do

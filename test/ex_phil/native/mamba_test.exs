@@ -151,6 +151,21 @@ if Code.ensure_loaded?(Axon) do
           words = ~r/expected every layer in #{path} to have mixer.A_log, .*, got: layers.0.#{name}/
           assert_raise ArgumentError, words, fn -> Mamba.load_safetensors(path) end
         end
+
+        for number <- ["-1", "00", "01", "x", ""] do
+          path = file(dir, %{"backbone.layers.#{number}.mixer.D" => Nx.broadcast(1.0, {8})})
+          words = ~r/expected every layer in .*, got: layers.#{number}.mixer.D/
+          assert_raise ArgumentError, words, fn -> Mamba.load_safetensors(path) end
+        end
+      end
+
+      test "is not looked for under what is no path", %{tmp_dir: dir} do
+        for path <- [nil, :model, [], [nil], ["model", 1], ["model" | "other"]] do
+          words = "expected the path of a safetensors file, or a list of paths, got: #{inspect(path)}"
+          assert_raise ArgumentError, words, fn -> Mamba.load_safetensors(path) end
+        end
+
+        assert %{} = dir |> file(%{}) |> String.to_charlist() |> Mamba.load_safetensors()
       end
     end
 
@@ -305,6 +320,16 @@ if Code.ensure_loaded?(Axon) do
           state
         end)
       end
+    end
+
+    test "a head gives nodes" do
+      for wrong <- [3, nil, {Axon.input("x"), 3}, %{a: :b}] do
+        words = "expected head to give a node, got: #{inspect(wrong)}"
+        assert_raise ArgumentError, words, fn -> Mamba.build_step(embed_size: 5, head: fn _ -> wrong end) end
+      end
+
+      two = fn node -> %{buttons: Axon.dense(node, 3), stick: {Axon.dense(node, 2), node}} end
+      assert %Axon{} = Mamba.build_step(embed_size: 5, head: two)
     end
 
     test "a step is causal" do

@@ -121,6 +121,25 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    test "templates, which hold no numbers, are refused" do
+      inputs = Map.new(random(state: 2), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+      scan = fn x, opts -> SelectiveScan.scan(x, inputs.dt, inputs.a, inputs.b, inputs.c, opts) end
+
+      for backend <- [:auto, :nx] do
+        template = Nx.template(Nx.shape(inputs.x), :f32)
+
+        assert_raise ArgumentError, ~r/expected x to hold numbers, got: /, fn ->
+          scan.(template, backend: backend)
+        end
+
+        d = Nx.template({2}, :f32)
+
+        assert_raise ArgumentError, ~r/expected d to hold numbers, got: /, fn ->
+          scan.(inputs.x, d: d, backend: backend)
+        end
+      end
+    end
+
     test "complex numbers where there are none are refused" do
       inputs = Map.new(random(state: 2), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
 

@@ -32,10 +32,19 @@ if Code.ensure_loaded?(Axon) do
     # Convolutions may have none.
     @optional ["mixer.conv1d.bias"]
 
-    def load([path | _] = paths) when is_binary(path),
-      do: paths |> Enum.map(&tensors/1) |> read(Enum.join(paths, ", "))
+    def load(path) when is_binary(path), do: read([tensors(path)], path)
+    def load([character | _] = path) when is_integer(character), do: path |> IO.chardata_to_string() |> load()
 
-    def load(path), do: read([tensors(path)], path)
+    def load([_ | _] = paths) do
+      if List.improper?(paths) or not Enum.all?(paths, &is_binary/1), do: no_paths!(paths)
+      paths |> Enum.map(&tensors/1) |> read(Enum.join(paths, ", "))
+    end
+
+    def load(other), do: no_paths!(other)
+
+    defp no_paths!(got) do
+      raise ArgumentError, "expected the path of a safetensors file, or a list of paths, got: #{inspect(got)}"
+    end
 
     defp tensors(path),
       do: for({name, tensor} <- Tensor.load_safetensors(path), into: %{}, do: {plain(name), tensor})
@@ -88,8 +97,10 @@ if Code.ensure_loaded?(Axon) do
     defp table(tensors), do: {%{}, tensors}
 
     defp place("layers." <> rest = name, path) do
-      with {index, "." <> of_block} <- Integer.parse(rest), %{^of_block => {layer, parameter}} <- @of_block do
-        [{"mamba_block_#{index + 1}_#{layer}", parameter}]
+      # Not by Integer.parse/1 alone, for which "00" and "-1" are numbers of layers, too.
+      with [_, index, of_block] <- Regex.run(~r/\A(0|[1-9]\d*)\.(.*)\z/, rest),
+           %{^of_block => {layer, parameter}} <- @of_block do
+        [{"mamba_block_#{String.to_integer(index) + 1}_#{layer}", parameter}]
       else
         _ ->
           known = @of_block |> Map.keys() |> Enum.sort() |> Enum.join(", ")
