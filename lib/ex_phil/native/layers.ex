@@ -141,8 +141,14 @@ if Code.ensure_loaded?(Axon) do
         expected(name, "be a boolean", inspect(own[name]))
       end
 
+      # Else the scan would refuse them, but not before a model is run.
+      Options.read!(of_scan, :scan)
       {own, of_scan}
     end
+
+    @doc false
+    # The options of the scan that a layer takes.
+    def of_scan, do: [:dt_softplus | @of_scan]
 
     defp list(names), do: names |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
 

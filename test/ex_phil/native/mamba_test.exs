@@ -322,6 +322,26 @@ if Code.ensure_loaded?(Axon) do
       end
     end
 
+    test "options of the scan are refused when a model is built" do
+      for block <- [:exphil, :mamba_ssm],
+          {scan, words} <- [
+            {[foo: 1], "expected options of scan to be among"},
+            {[name: "x"], "got: :name"},
+            {[d: Nx.tensor([1.0])], "got: :d"},
+            {[initial_state: 1], "got: :initial_state"},
+            {[method: "zoh"], "expected method to be an atom"},
+            {[dt_softplus: 1], "expected dt_softplus to be a boolean, got: 1"},
+            {[backend: :tpu], "expected backend to be one of"}
+          ],
+          build <- [&Mamba.build/1, &Mamba.build_step/1] do
+        error = assert_raise ArgumentError, fn -> build.(embed_size: 5, block: block, scan: scan) end
+        assert error.message =~ words
+      end
+
+      assert %Axon{} = Mamba.build(embed_size: 5, block: :mamba_ssm, scan: [skip: false, method: :foh])
+      assert_raise ArgumentError, ~r/got: :skip/, fn -> Mamba.build(embed_size: 5, scan: [skip: false]) end
+    end
+
     test "a head gives nodes" do
       for wrong <- [3, nil, {Axon.input("x"), 3}, %{a: :b}] do
         words = "expected head to give a node, got: #{inspect(wrong)}"

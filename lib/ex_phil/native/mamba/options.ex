@@ -3,6 +3,7 @@ if Code.ensure_loaded?(Axon) do
     @moduledoc false
     # The options of a model: known, of their kinds, and under one name each.
 
+    alias ExPhil.Native.Layers
     alias ExPhil.Native.SelectiveScan.Options
 
     @defaults [
@@ -32,7 +33,7 @@ if Code.ensure_loaded?(Axon) do
     @doc "The options as a map, or `ArgumentError`."
     def read!(opts) do
       for {name, _value} <- Options.keywords!(opts), name not in names() do
-        expected("options", "among #{names() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)}", name)
+        expected("options", "among #{list(names())}", name)
       end
 
       options = Map.new(@defaults, fn {name, default} -> {name, given(opts, name, default)} end)
@@ -49,8 +50,16 @@ if Code.ensure_loaded?(Axon) do
         do: expected("dropout", "a rate from 0 to below 1", rate)
 
       if not Keyword.keyword?(options.scan), do: expected("scan", "a keyword list", options.scan)
+      scan!(options)
 
       options
+    end
+
+    defp scan!(%{block: block, scan: scan}) do
+      of_layer = if block == :mamba_ssm, do: [:skip, :dt_bias], else: []
+      known = of_layer ++ Layers.of_scan()
+      for {name, _value} <- scan, name not in known, do: expected("options of scan", "among #{list(known)}", name)
+      scan |> Keyword.drop(of_layer) |> Options.read!(:scan)
     end
 
     defp given(opts, name, default) do
@@ -61,6 +70,8 @@ if Code.ensure_loaded?(Axon) do
     defp positive!(name, value) do
       if not (is_integer(value) and value > 0), do: expected(name, "a positive integer", value)
     end
+
+    defp list(names), do: names |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
 
     defp expected(name, what, value) do
       raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"

@@ -82,6 +82,7 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       for {name, value} <- own, do: own!(name, value)
       step = Mamba.build_step(opts)
       request = request(opts)
+      parameters!(parameters)
 
       fn defn_options -> batched(step, parameters, request, own[:batch_size], defn_options) end
       |> Nx.Serving.new(own[:defn_options])
@@ -100,6 +101,16 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     defp own!(:defn_options, options) do
       if not Keyword.keyword?(options), do: expected("defn_options", "be a keyword list", options)
     end
+
+    defp parameters!(%Axon.ModelState{}), do: :ok
+
+    defp parameters!(%{} = layers) when not is_struct(layers) do
+      for {layer, parameters} <- layers,
+          not is_map(parameters),
+          do: expected("parameters", "be maps of tensors by the names of layers", {layer, parameters})
+    end
+
+    defp parameters!(other), do: expected("parameters", "be an Axon.ModelState or a map", other)
 
     # The tensors of a request of one game, by their names.
     defp request(opts) do

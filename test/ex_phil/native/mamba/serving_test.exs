@@ -84,6 +84,13 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(ExPhil.Native.Mamba.Serving
       end
     end
 
+    test "parameters that are none are refused" do
+      for {wrong, got} <- [{nil, "nil"}, {[a: 1], "[a: 1]"}, {%{"a" => "b"}, ~S({"a", "b"})}] do
+        error = assert_raise ArgumentError, fn -> Mamba.Serving.new(wrong, @opts) end
+        assert error.message =~ ~r/expected parameters to be .*, got: #{Regex.escape(got)}/
+      end
+    end
+
     test "options of its own are refused where Nx would take them and fall later" do
       for {name, values, words} <- [
             {:batch_size, [nil, 0, 1.5, :many], "be a positive integer"},
