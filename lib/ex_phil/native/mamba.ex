@@ -155,6 +155,9 @@ if Code.ensure_loaded?(Axon) do
     """
     @spec initial_state(keyword, pos_integer) :: %{String.t() => Nx.Tensor.t()}
     def initial_state(opts, batch \\ 1) do
+      if not (is_integer(batch) and batch > 0),
+        do: raise(ArgumentError, "expected batch to be a positive integer, got: #{inspect(batch)}")
+
       {_head, opts} = Options.split!(opts, [:head])
 
       for {name, shape} <- kept(Options.read!(opts)), into: %{} do

@@ -352,6 +352,13 @@ if Code.ensure_loaded?(Axon) do
       assert %Axon{} = Mamba.build_step(embed_size: 5, head: two)
     end
 
+    test "a state is of one game or more" do
+      for batch <- [0, -1, nil, 1.5, "2"] do
+        words = "expected batch to be a positive integer, got: #{inspect(batch)}"
+        assert_raise ArgumentError, words, fn -> Mamba.initial_state([embed_size: 5], batch) end
+      end
+    end
+
     test "a step is causal" do
       opts = [embed_size: 5, hidden_size: 8, state_size: 3, scan: [bidirectional: true]]
       {init, _predict} = Axon.build(Mamba.build_step(opts))
