@@ -175,45 +175,41 @@ const PHI4: [[f64; 24]; 2] = {
 ///
 /// Near z = 0 they are had from the φ functions, else from the decay up. They meet where they lose equally much. 1/A, which does
 /// not change along a sequence, is the only quotient.
-struct Integrals<F>([F; 3]);
-
-impl<F: Field> Integrals<F> {
-    #[inline(always)]
-    fn near(delta: F::Real, [p1, p2, p3]: [F; 3]) -> Self {
-        let square = delta * delta;
-        Self([p1.times(delta), p2.times(square), p3.times(square * delta)])
-    }
-
-    #[inline(always)]
-    fn far(delta: F::Real, a: &Prepared<F>, decay: F) -> Self {
-        let f1 = F::less_one(decay, &a.rate, delta) * a.inverse;
-        let f2 = (f1 - F::from_real(delta)) * a.inverse;
-        let f3 = (f2 - F::from_real(delta * delta).scale(1.0 / 2.0)) * a.inverse;
-        Self([f1, f2, f3])
-    }
+#[inline(always)]
+fn integrals_near<F: Field>(delta: F::Real, [p1, p2, p3]: [F; 3]) -> [F; 3] {
+    let square = delta * delta;
+    [p1.times(delta), p2.times(square), p3.times(square * delta)]
 }
 
-/// φ₁ to φ₄ near z = 0: the series of φ₄, from which φₖ = 1/k! + zφₖ₊₁ leads down.
+#[inline(always)]
+fn integrals_far<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> [F; 3] {
+    let f1 = F::less_one(decay, &a.rate, delta) * a.inverse;
+    let f2 = (f1 - F::from_real(delta)) * a.inverse;
+    let f3 = (f2 - F::from_real(delta * delta).scale(1.0 / 2.0)) * a.inverse;
+    [f1, f2, f3]
+}
+
+/// φ₁ to φ₃ near z = 0, and φ₄: its series, from which φₖ = 1/k! + zφₖ₊₁ leads down.
 ///
 /// Of z, not of A and powers of Δ: Δ⁴ soon is more than f32 holds, or less, where the gain is not.
 #[inline(always)]
-fn phi<F: Field>(z: F) -> [F; 4] {
+fn phi<F: Field>(z: F) -> ([F; 3], F) {
     let p4 = z.polynomial(&PHI4[0][..=F::PHI_TERMS]);
     let p3 = z.mul_add(p4, z.literal(1.0 / 6.0));
     let p2 = z.mul_add(p3, z.literal(1.0 / 2.0));
-    [z.mul_add(p2, z.literal(1.0)), p2, p3, p4]
+    ([z.mul_add(p2, z.literal(1.0)), p2, p3], p4)
 }
 
 /// Their derivatives, φ₁′ to φ₃′, by the same recurrence: φₖ′ = φₖ₊₁ + zφₖ₊₁′.
 #[inline(always)]
-fn phi_slopes<F: Field>(z: F, [_, p2, p3, p4]: [F; 4]) -> [F; 3] {
+fn phi_slopes<F: Field>(z: F, [_, p2, p3]: [F; 3], p4: F) -> [F; 3] {
     let s4 = z.polynomial(&PHI4[1][..F::PHI_TERMS]);
     let s3 = z.mul_add(s4, p4);
     let s2 = z.mul_add(s3, p3);
     [z.mul_add(s2, p2), s2, s3]
 }
 
-/// A method whose gain is made of the first three [`Integrals`].
+/// A method whose gain is made of E₁ to E₃.
 trait OfIntegrals: Copy + Default + Send + Sync + 'static {
     /// Where |z| is below these, g, ∂g/∂Δ and ∂g/∂A come from what is near zero.
     const NEAR: [f64; 3];
@@ -226,20 +222,18 @@ impl<M: OfIntegrals> Discretization for M {
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
         let (z, decay) = (a.a.times(delta), a.decay(delta));
-        let [p1, p2, p3, _] = phi(z);
-        let near = Integrals::near(delta, [p1, p2, p3]);
-        (decay, z.within(M::NEAR[0], M::gain(near.0), M::gain(Integrals::far(delta, a, decay).0)))
+        let near = M::gain(integrals_near(delta, phi(z).0));
+        (decay, z.within(M::NEAR[0], near, M::gain(integrals_far(delta, a, decay))))
     }
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
         let z = a.a.times(delta);
-        let phi = phi(z);
-        let [p1, p2, p3, _] = phi;
-        let Integrals([n1, n2, n3]) = Integrals::near(delta, [p1, p2, p3]);
-        let Integrals([f1, f2, f3]) = Integrals::far(delta, a, decay);
+        let (phi, p4) = phi(z);
+        let [n1, n2, n3] = integrals_near(delta, phi);
+        let [f1, f2, f3] = integrals_far(delta, a, decay);
         // ∂Eₖ/∂A = Δᵏ⁺¹φₖ′
-        let Integrals(slopes) = Integrals::near(delta, phi_slopes(z, phi));
+        let slopes = integrals_near(delta, phi_slopes(z, phi, p4));
         let near_a = M::gain(slopes).times(delta);
         let far_delta = M::gain([decay, f1, f2]);
         let far_a = (far_delta.times(delta) - M::gain([f1, f2.scale(2.0), f3.scale(3.0)])) * a.inverse;

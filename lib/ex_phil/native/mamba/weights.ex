@@ -97,10 +97,11 @@ if Code.ensure_loaded?(Axon) do
     defp table(tensors), do: {%{}, tensors}
 
     defp place("layers." <> rest = name, path) do
-      # Not by Integer.parse/1 alone, for which "00" and "-1" are numbers of layers, too.
-      with [_, index, of_block] <- Regex.run(~r/\A(0|[1-9]\d*)\.(.*)\z/, rest),
+      # No other "00" beside "0", and no "-1", which Integer.parse/1 takes as well.
+      with {index, "." <> of_block} <- Integer.parse(rest),
+           true <- index >= 0 and String.starts_with?(rest, "#{index}."),
            %{^of_block => {layer, parameter}} <- @of_block do
-        [{"mamba_block_#{String.to_integer(index) + 1}_#{layer}", parameter}]
+        [{"mamba_block_#{index + 1}_#{layer}", parameter}]
       else
         _ ->
           known = @of_block |> Map.keys() |> Enum.sort() |> Enum.join(", ")
