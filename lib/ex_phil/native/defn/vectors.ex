@@ -6,6 +6,8 @@ if Code.ensure_loaded?(Nx) do
     # more groups.
     alias ExPhil.Native.Defn.Pairs
 
+    @arguments [:x, :dt, :a, :b, :c]
+
     @doc """
     The tensors of a scan, by name, without vectorized axes, and a function that gives them back to a result, `:y` or
     `:final_state`.
@@ -38,7 +40,10 @@ if Code.ensure_loaded?(Nx) do
 
     defp fold(tensors, into) do
       {folded, shared} = Enum.split_with(tensors, fn {name, _} -> place(name, into, tensors) != nil end)
-      {names, values} = Enum.unzip(folded)
+      # As in Nx, the axes of the first argument come first.
+      {names, values} =
+        folded |> Enum.sort_by(fn {name, _} -> Enum.find_index(@arguments, &(&1 == name)) end) |> Enum.unzip()
+
       [first | _] = values = Nx.broadcast_vectors(values)
       axes = first.vectorized_axes
       size = axes |> Enum.map(&elem(&1, 1)) |> Enum.product()

@@ -141,9 +141,9 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
 
     # Requests that do not fit together would bring the process of the serving down, and every game with it.
     defp batch!({%Nx.Tensor{} = frame, state}, request, limit) when is_map(state) and not is_struct(state) do
+      [names, wanted] = for map <- [state, Map.delete(request, "frame")], do: map |> Map.keys() |> Enum.sort()
+      if names != wanted, do: expected("the state", "have #{inspect(wanted)}", names)
       tensors = Map.put(state, "frame", frame)
-      [names, wanted] = for map <- [tensors, request], do: map |> Map.keys() |> Enum.sort()
-      if names != wanted, do: expected("the state", "have #{inspect(wanted -- ["frame"])}", names -- ["frame"])
       games = games!(frame, limit)
       for {name, shape} <- request, do: fits!(name, tensors[name], put_elem(shape, 0, games))
       # The batch wants the axes of all requests to have the same names.

@@ -352,6 +352,14 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
+      test "have their axes in the order of the arguments, as in Nx" do
+        inputs = inputs()
+        seats = fn tensor, axis -> tensor |> List.duplicate(2) |> Nx.stack() |> Nx.vectorize(axis) end
+        [b, c] = [seats.(inputs.b, :seat), seats.(inputs.c, :side)]
+        y = SelectiveScan.scan(seats.(inputs.x, :game), inputs.dt, inputs.a, b, c)
+        assert y.vectorized_axes == [game: 2, seat: 2, side: 2]
+      end
+
       @tag :vectorized_grad
       test "of models of their own join the channels, whatever the layout, and have gradients" do
         for {b, c} <- [{{2, 7, 4}, {6, 4}}, {{2, 7, 2, 4}, {2, 7, 4}}] do

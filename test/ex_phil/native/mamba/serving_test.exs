@@ -124,6 +124,8 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(ExPhil.Native.Mamba.Serving
              "expected frame to have shape {games, embed_size} with up to 2 games, got: {3, 5}"},
             {{Nx.as_type(frame, :bf16), state}, "expected frame to have type {:f, 32}, got: {:bf, 16}"},
             {{frame, Map.delete(state, name)}, ~r/expected the state to have \["mamba_block_1_conv_state", /},
+            {{frame, Map.put(state, "frame", frame)},
+             ~r/expected the state to have \["mamba_block_1_conv_state", .*"frame"/},
             {{frame, %{state | name => Nx.concatenate([tensor, tensor])}},
              "expected mamba_block_1_conv_state to have shape {1, 4, 16}, got: {2, 4, 16}"},
             {{Nx.template({1, 5}, :f32), state}, ~r/^expected frame to hold numbers, got: #Nx.Tensor/},
