@@ -1,5 +1,5 @@
-# A backend of Nx whose tensors lie in the memory of a CUDA device, in place of EXLA's and Torchx's: as much of one as a
-# scan in place asks for. What it computes it computes on the host.
+# A backend of Nx whose tensors lie in the memory of a CUDA device, in place of EXLA's: as much of one as a scan in place
+# asks for. What it computes it computes on the host.
 defmodule ExPhil.Native.DeviceMemory do
   # Compiles and loads device_memory.c; why not, where that does not go.
   def load do

@@ -114,11 +114,11 @@ defmodule ExPhil.Native.SelectiveScan do
   `EXPHIL_SCAN_BACKEND` (`auto`, `cpu`, `cuda`, `cuda:1`, `nx`), is the only one that runs.
 
   An eager call on Nx tensors that all lie in the memory of one CUDA device, where their backend says at which address
-  (`Nx.to_pointer/2`: EXLA, Torchx), runs there, and its results lie there too; nothing is copied. The call waits for
+  (`Nx.to_pointer/2`: EXLA), runs there, and its results lie there too; nothing is copied. The call waits for
   what was enqueued on the device's primary context before, and for its own end. The results' memory belongs to the
   backend. Where another backend is asked for, or a tensor lies elsewhere, the call goes through the memory of the host.
   Seen to work, and to give the bits of a call from the host, on an H200 with a backend of the tests' own in place of
-  EXLA's and Torchx's, which were read and not run.
+  EXLA's, which was read and not run.
 
   `:nx` is the same operation written in Nx, for whatever compiler and backend Nx has. It keeps all states of all
   frames, {batch, seq, dim, state} three times over, where the native backends never do. For L frames:

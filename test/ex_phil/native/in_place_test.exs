@@ -50,8 +50,8 @@ if Code.ensure_loaded?(Nx.Pointer) do
   end
 
   defmodule ExPhil.Native.InPlaceTest do
-    # Nx tensors in the memory of a CUDA device are scanned where they lie. EXLA's and Torchx's backends cannot be had
-    # everywhere, so one of the tests' own stands in for them; theirs differ in who allocates and in which stream writes.
+    # Nx tensors in the memory of a CUDA device are scanned where they lie. EXLA's backend cannot be had everywhere, so one of
+    # the tests' own stands in for it; EXLA's differs in who allocates and in which stream writes.
     use ExUnit.Case
 
     import ExPhil.Native.Scans

@@ -129,12 +129,14 @@ if Code.ensure_loaded?(Axon) do
 
       test "is refused where it is not whole", %{tmp_dir: dir} do
         a_later_one = %{"backbone.layers.2.mixer.D" => Nx.broadcast(1.0, {8})}
+        a_far_one = %{"backbone.layers.#{2 ** 60}.mixer.D" => Nx.broadcast(1.0, {8})}
         without_norm = Map.new(@layer, fn {name, tensor} -> {"layers.0." <> name, tensor} end)
 
         for {write, words} <- [
               {fn -> file(dir, %{}, Map.delete(@layer, "mixer.in_proj.weight")) end,
                "a whole model, got none of: layers.0.mixer.in_proj.weight"},
               {fn -> file(dir, a_later_one) end, "layers.1.mixer.A_log, layers.1.mixer.D, .* and 14 more"},
+              {fn -> file(dir, a_far_one) end, "layers.1.mixer.A_log, layers.1.mixer.D, .* and 14 more"},
               {fn -> write(dir, without_norm) end, "got none of: norm_f.weight"},
               {fn -> write(dir, %{"norm_f.weight" => Nx.broadcast(1.0, {4})}) end, "to hold layers of a Mamba"}
             ] do

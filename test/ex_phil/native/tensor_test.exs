@@ -1,5 +1,7 @@
 defmodule ExPhil.Native.TensorTest do
   use ExUnit.Case, async: true
+
+  import Bitwise
   doctest ExPhil.Native.Tensor
 
   alias ExPhil.Native.Tensor
@@ -23,6 +25,20 @@ defmodule ExPhil.Native.TensorTest do
   test "bf16 rounds to the nearest, ties to even" do
     assert Tensor.from_list([1 + 1 / 256, 1 + 3 / 256, 1 + 1.1 / 256], :bf16) |> Tensor.to_list() ==
              [1.0, 1 + 4 / 256, 1 + 2 / 256]
+
+    # Beside a tie by less than a single has.
+    for sign <- [1, -1],
+        tie <- [1 + 1 / 256, 1 + 3 / 256, 2.0 ** -133 * 1.5],
+        {beside, nearest} <- [{-1, 0}, {1, 1}] do
+      ulp = if tie > 1, do: 2 / 256, else: 2.0 ** -133
+      below = Float.floor(tie / ulp) * ulp
+      number = sign * tie * (1 + beside * 2.0 ** -40)
+      assert Tensor.from_list([number], :bf16) |> Tensor.to_list() == [sign * (below + nearest * ulp)]
+    end
+
+    assert Tensor.from_list([1 <<< 60, (1 <<< 60) + (1 <<< 52), (1 <<< 60) + (1 <<< 52) + 1], :bf16)
+           |> Tensor.to_list() ==
+             [2.0 ** 60, 2.0 ** 60, 2.0 ** 60 + 2.0 ** 53]
   end
 
   test "what rounds to the greatest number of a type is that, and what is beyond is refused" do

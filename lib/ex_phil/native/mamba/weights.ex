@@ -64,14 +64,16 @@ if Code.ensure_loaded?(Axon) do
 
     # What is lacking would be there at random.
     defp whole!(names, path) do
-      layers = for "layers." <> rest <- names, do: rest |> Integer.parse() |> elem(0)
+      layers = for "layers." <> rest <- names, uniq: true, do: rest |> Integer.parse() |> elem(0)
 
       if layers == [] do
         raise ArgumentError, "expected #{path} to hold layers of a Mamba, layers.0.mixer.A_log and so on"
       end
 
       of_layer = Map.keys(@of_block) -- @optional
-      wanted = for index <- 0..Enum.max(layers), name <- of_layer, do: "layers.#{index}.#{name}"
+      # So many layers have the numbers from 0 on; where one has a greater, one of these is not there.
+      numbers = Enum.uniq(Enum.to_list(0..(length(layers) - 1)) ++ layers)
+      wanted = for number <- numbers, name <- of_layer, do: "layers.#{number}.#{name}"
 
       with [_ | _] = lacking <- Enum.sort(["norm_f.weight" | wanted] -- names) do
         {first, others} = Enum.split(lacking, 3)

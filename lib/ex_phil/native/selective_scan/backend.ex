@@ -48,13 +48,13 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   end
 
   @doc """
-  The backend of a `pass`, `:forward` or `:backward`, over `x` and `a`, and whether another may take its place if it
+  The backend of a `pass`, `:forward` or `:backward`, over `inputs` by their names, and whether another may take its place if it
   fails. Raises where a backend was asked for that cannot run. Before it does, and before it announces another, it calls `check`,
   which raises where the call is wrong itself.
   """
-  @spec choose(Cost.pass(), struct, Tensor.t(), Tensor.t(), (() -> any)) :: {t, :forced | :chosen}
-  def choose(pass, options, x, a, check) do
-    {backend, how, instead} = decide(pass, options, x, a)
+  @spec choose(Cost.pass(), struct, %{atom => Tensor.t()}, (() -> any)) :: {t, :forced | :chosen}
+  def choose(pass, options, inputs, check) do
+    {backend, how, instead} = decide(pass, options, inputs)
 
     with {of, reason} <- instead do
       check.()
@@ -69,10 +69,10 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   end
 
   # The third says which backend it is instead of, and why, where that is no ordinary choice.
-  defp decide(pass, options, x, a) do
+  defp decide(pass, options, inputs) do
     case asked_for(options) do
       :cpu -> {cpu!(), :forced, nil}
-      :auto -> automatic(pass, options, x, a)
+      :auto -> automatic(pass, options, inputs)
       :cuda -> {{:cuda, first_device!()}, :forced, nil}
       {:cuda, ordinal} -> {{:cuda, device!(ordinal)}, :forced, nil}
       :nx -> {nx!(), :forced, nil}
@@ -114,18 +114,18 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   def asked_for(options), do: options.backend || from_environment() || :auto
 
   @doc "The same choice, with its reason in words. Nothing runs, so that nothing is announced."
-  @spec explain(Cost.pass(), struct, Tensor.t(), Tensor.t()) :: {t, String.t()}
-  def explain(pass, %{backend: option} = options, x, a) do
-    case decide(pass, options, x, a) do
+  @spec explain(Cost.pass(), struct, %{atom => Tensor.t()}) :: {t, String.t()}
+  def explain(pass, %{backend: option} = options, inputs) do
+    case decide(pass, options, inputs) do
       {backend, :forced, _} when option != nil -> {backend, "asked for by backend: #{inspect(option)}"}
       {backend, :forced, _} -> {backend, "asked for by #{@variable}=#{System.get_env(@variable)}"}
-      {backend, :chosen, _} -> {backend, why(pass, options, x, a)}
+      {backend, :chosen, _} -> {backend, why(pass, options, inputs)}
     end
   end
 
-  defp automatic(pass, options, x, a) do
+  defp automatic(pass, options, inputs) do
     case Nif.loaded() do
-      :ok -> cpu_or_cuda(pass, options, x, a)
+      :ok -> cpu_or_cuda(pass, options, inputs)
       {:error, {_kind, words} = reason} -> if nx?(), do: {:nx, :chosen, {:cpu, words}}, else: Error.raise!(reason)
     end
   end
@@ -148,11 +148,11 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     :nx
   end
 
-  defp cpu_or_cuda(pass, options, x, a) do
+  defp cpu_or_cuda(pass, options, inputs) do
     case Devices.all() do
       {:ok, [device | _]} ->
-        cpu = Cost.cpu(Cost.work(pass, x, a, options))
-        {if(Cost.cuda(pass, x) < cpu, do: {:cuda, device.ordinal}, else: :cpu), :chosen, nil}
+        cpu = Cost.cpu(Cost.work(pass, inputs, options))
+        {if(Cost.cuda(pass, inputs.x) < cpu, do: {:cuda, device.ordinal}, else: :cpu), :chosen, nil}
 
       # No driver is the ordinary state of most machines, one that does not work is not.
       {:error, {:failed, reason}} ->
@@ -163,12 +163,12 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     end
   end
 
-  defp why(pass, options, x, a) do
+  defp why(pass, options, inputs) do
     # Without the native library, this says why it is not there.
     case Devices.all() do
       {:ok, [device | _]} ->
-        cpu = Cost.cpu(Cost.work(pass, x, a, options))
-        "about #{cpu} µs on the CPU, #{Cost.cuda(pass, x)} µs on #{device.name} with the transfers"
+        cpu = Cost.cpu(Cost.work(pass, inputs, options))
+        "about #{cpu} µs on the CPU, #{Cost.cuda(pass, inputs.x)} µs on #{device.name} with the transfers"
 
       {:ok, []} ->
         "there is no CUDA device"

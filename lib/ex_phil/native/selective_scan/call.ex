@@ -30,13 +30,14 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   end
 
   defp now(form, given, options, wanted) do
-    {x, _dt, a, _b, _c} = tensors = cast!(given)
+    {x, dt, a, b, c} = tensors = cast!(given)
+    inputs = %{x: x, dt: dt, a: a, b: b, c: c}
 
     check = fn -> Check.run!(form, Options.tensors!(tensors, options), options) end
 
     {:ok, y, final_state, boundary_states} =
-      run(:forward, options, x, a, check, fn
-        :nx -> results(in_nx(:forward, [form, tensors, options]), wanted)
+      run(:forward, options, inputs, check, fn
+        :nx -> results(in_nx(:forward, [form, tensors, %{options | backend: :nx}]), wanted)
         :cpu -> Nif.forward_cpu(form, tensors, options, wanted)
         :cpu_dirty -> Nif.forward_cpu_dirty(form, tensors, options, wanted)
         {:cuda, ordinal} -> Nif.forward_cuda(ordinal, form, tensors, options, wanted)
@@ -74,17 +75,26 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     options = Options.cast!(options)
     {x, dt, a, b, c} = tensors = cast!(given)
     dy = Tensor.cast!(dy, :dy)
+    inputs = %{x: x, dt: dt, a: a, b: b, c: c}
     check = fn -> Check.backward!(Options.tensors!(tensors, options), Options.upstream!(dy, options), options) end
 
     {:ok, gradients} =
-      run(:backward, options, x, a, check, fn
-        :nx -> {:ok, for({name, tensor} <- in_nx(:backward, [dy, tensors, options]), do: {name, bytes(tensor)})}
-        :cpu -> Nif.backward_cpu(dy, tensors, options)
-        :cpu_dirty -> Nif.backward_cpu_dirty(dy, tensors, options)
-        {:cuda, ordinal} -> Nif.backward_cuda(ordinal, dy, tensors, options)
+      run(:backward, options, inputs, check, fn
+        :nx ->
+          in_nx = in_nx(:backward, [dy, tensors, %{options | backend: :nx}])
+          {:ok, for({name, tensor} <- in_nx, do: {name, bytes(tensor)})}
+
+        :cpu ->
+          Nif.backward_cpu(dy, tensors, options)
+
+        :cpu_dirty ->
+          Nif.backward_cpu_dirty(dy, tensors, options)
+
+        {:cuda, ordinal} ->
+          Nif.backward_cuda(ordinal, dy, tensors, options)
       end)
 
-    inputs = Map.merge(Map.from_struct(options), %{x: x, dt: dt, a: a, b: b, c: c})
+    inputs = Map.merge(Map.from_struct(options), inputs)
 
     for {name, data} <- gradients, into: %{} do
       model = if name == :initial_state, do: given_state, else: model(name, given)
@@ -96,13 +106,13 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   def backend(given, options) do
     tensors = Options.tensors!(given, options)
     eager!(tensors)
-    %{x: x, a: a} = Check.specs(tensors)
-    form = if match?({_batch, _dim}, x.shape), do: :step, else: :scan
+    inputs = Check.specs(tensors)
+    form = if match?({_batch, _dim}, inputs.x.shape), do: :step, else: :scan
     Check.real!(form, tensors)
     Check.run!(form, tensors, options)
 
     case in_place(:device, [tensors, options]) do
-      nil -> Backend.explain(:forward, options, x, a)
+      nil -> Backend.explain(:forward, options, inputs)
       ordinal -> {{:cuda, ordinal}, "the tensors lie in the memory of CUDA device #{ordinal}"}
     end
   end
@@ -147,10 +157,10 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   end
 
   # `check` raises where the call is wrong. The native library does so itself, so that it is asked only before anything else goes wrong.
-  defp run(pass, options, x, a, check, native) do
-    case Backend.choose(pass, options, x, a, check) do
+  defp run(pass, options, inputs, check, native) do
+    case Backend.choose(pass, options, inputs, check) do
       {:cpu, _} ->
-        on_cpu(pass, options, x, a, native)
+        on_cpu(pass, options, inputs, native)
 
       {:nx, _} ->
         native.(:nx)
@@ -159,20 +169,20 @@ defmodule ExPhil.Native.SelectiveScan.Call do
         native.(cuda)
 
       {cuda, :chosen} ->
-        with {:error, reason} <- native.(cuda), do: in_place_of_cuda(reason, pass, options, x, a, native)
+        with {:error, reason} <- native.(cuda), do: in_place_of_cuda(reason, pass, options, inputs, native)
     end
     |> carried_out!()
   end
 
-  defp on_cpu(pass, options, x, a, native) do
-    native.(if Cost.short?(Cost.work(pass, x, a, options)), do: :cpu, else: :cpu_dirty)
+  defp on_cpu(pass, options, inputs, native) do
+    native.(if Cost.short?(Cost.work(pass, inputs, options)), do: :cpu, else: :cpu_dirty)
   end
 
-  defp in_place_of_cuda({:invalid_argument, _} = reason, _pass, _options, _x, _a, _native), do: {:error, reason}
+  defp in_place_of_cuda({:invalid_argument, _} = reason, _pass, _options, _inputs, _native), do: {:error, reason}
 
-  defp in_place_of_cuda({_kind, reason}, pass, options, x, a, native) do
+  defp in_place_of_cuda({_kind, reason}, pass, options, inputs, native) do
     Fallback.announce(:cuda, :cpu, reason)
-    on_cpu(pass, options, x, a, native)
+    on_cpu(pass, options, inputs, native)
   end
 
   defp carried_out!({:error, reason}), do: Error.raise!(reason)

@@ -24,29 +24,46 @@ defmodule ExPhil.Native.SelectiveScan.Cost do
 
   @type pass :: :forward | :backward
 
-  @doc "The work of a pass; 0 where the shapes make no sense, which the native library will say."
-  def work(pass, %Tensor{type: type, shape: x}, %Tensor{shape: a}, options) do
+  @doc "The work of a pass over `inputs`, by their names; 0 where the shapes make no sense, which the native library will say."
+  def work(pass, %{x: %Tensor{type: type, shape: x}, a: %Tensor{shape: a}} = inputs, options) do
     each = Map.get(@methods, options.method, 1)
     each = if pass == :backward, do: each * @backward, else: each
     each = if type == {:f, 64}, do: each * @f64, else: each
     each = if Options.both_ways?(options), do: each * 2, else: each
 
     case a do
-      {_, state} -> each * updates(x, size(state))
-      {_, state, 2} -> each * @complex * updates(x, size(state))
+      {_, state} -> each * updates(x, groups(inputs), size(state))
+      {_, state, 2} -> each * @complex * updates(x, groups(inputs), size(state))
       _ -> 0
     end
   end
 
-  # Sixteen channels are computed at once, be they there or not, and what is done once for them costs as much as so many updates.
+  # Sixteen channels of a group are computed at once, be they there or not, and what is done once for them costs as much as so
+  # many updates.
   @at_once 16
 
-  defp updates({batch, seq, dim}, state) do
-    size(batch) * div(size(dim) + @at_once - 1, @at_once) * @at_once * max(size(seq) * state, @at_once)
+  defp updates({batch, seq, dim}, groups, state) do
+    blocks = groups * ceil_div(ceil_div(size(dim), groups), @at_once)
+    size(batch) * blocks * @at_once * max(size(seq) * state, @at_once)
   end
 
-  defp updates({batch, dim}, state), do: updates({batch, 1, dim}, state)
-  defp updates(_, _state), do: 0
+  defp updates({batch, dim}, groups, state), do: updates({batch, 1, dim}, groups, state)
+  defp updates(_, _groups, _state), do: 0
+
+  defp ceil_div(size, by), do: div(size + by - 1, by)
+
+  # Of b or c, whichever has more: {batch, seq, groups, state} where there are several, without seq in a step, and with a trailing
+  # 2 where a has one.
+  defp groups(%{x: %{shape: x}}) when not is_tuple(x), do: 1
+
+  defp groups(%{x: %{shape: x}, a: %{shape: a}, b: b, c: c}) do
+    lead = tuple_size(x) - 1
+    grouped = lead + tuple_size(a)
+
+    for %{shape: shape} when tuple_size(shape) == grouped <- [b, c],
+        reduce: 1,
+        do: (most -> max(most, size(elem(shape, lead))))
+  end
 
   defp frames({batch, seq, dim}), do: size(batch) * size(seq) * size(dim)
   defp frames({batch, dim}), do: size(batch) * size(dim)

@@ -1,7 +1,7 @@
 defmodule ExPhil.Native.SelectiveScan.InPlace do
   @moduledoc false
   # Eager calls on Nx tensors that lie in the memory of a CUDA device, whose backend says where (`Nx.to_pointer/2` of
-  # EXLA and Torchx): the device reads them there and writes the results there.
+  # EXLA): the device reads them there and writes the results there.
   #
   # The results' memory is that of tensors that the backend makes, by an operation of its own, so that it is the
   # backend's to free, as the memory of any other tensor. (A tensor of `Nx.from_pointer/5` owns nothing: who made it
@@ -36,14 +36,15 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
 
     defp elsewhere?(_tensor), do: false
 
-    # Address and bytes. A backend raises where it has no address for a tensor, be it a device that is none of CUDA's.
+    # Address and bytes. A backend raises what it likes where it has no address for a tensor: EXLA an ArgumentError of a device
+    # that is none of CUDA's, and what its runtime says of a tensor that is gone; Torchx a RuntimeError of every tensor.
     defp range(tensor) do
       case Nx.to_pointer(tensor, mode: :local) do
         {:ok, pointer} -> {pointer.address, pointer.data_size}
         pointer -> {pointer.address, pointer.data_size}
       end
     rescue
-      ArgumentError -> nil
+      _ -> nil
     end
 
     @doc "`{:ok, y, final_state | nil}` on the device, or the error of the native call."

@@ -26,8 +26,8 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   end
 
   defp functions!([_ | _] = functions) do
-    if not List.improper?(functions) and functions -- @functions == [],
-      do: functions,
+    if not List.improper?(functions) and Enum.all?(functions, &(&1 in @functions)),
+      do: Enum.uniq(functions),
       else: wrong_functions!(functions)
   end
 

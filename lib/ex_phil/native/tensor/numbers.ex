@@ -37,12 +37,26 @@ defmodule ExPhil.Native.Tensor.Numbers do
 
   # Rounded to the nearest, ties to even.
   def encode(number, {:bf, 16} = type) when is_finite(number, type) do
-    <<single::32>> = <<number::float-32>>
+    single = odd_single(number)
     <<(single + 0x7FFF + (single >>> 16 &&& 1)) >>> 16::16-native>>
   end
 
   def encode(other, {class, bits}) do
     raise ArgumentError, "expected a number of type #{class}#{bits}, got: #{inspect(other)}"
+  end
+
+  # The bits of a single that a number can be rounded from again: where it is between two singles, of these the one whose last bit
+  # is 1 (round to odd: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). The nearest may be a tie, which
+  # the number is not.
+  defp odd_single(number) do
+    <<bits::32>> = <<number::float-32>>
+    <<nearest::float-32>> = <<bits::32>>
+
+    cond do
+      nearest == number -> bits
+      abs(nearest) > abs(number) -> bits - 1 ||| 1
+      true -> bits ||| 1
+    end
   end
 
   defp float(bytes, bits) do

@@ -14,6 +14,18 @@ unless Code.ensure_loaded?(:telemetry) do
   end
 end
 
+if Code.ensure_loaded?(Nx.Pointer) do
+  defmodule ExPhil.Native.BackendWithoutAddresses do
+    # As Torchx's is: it has the function, which says that it has none.
+    defstruct [:host]
+
+    def init(opts), do: opts
+    def of(tensor), do: %{tensor | data: %__MODULE__{host: tensor}}
+    def to_binary(tensor, limit), do: Nx.BinaryBackend.to_binary(tensor.data.host, limit)
+    def to_pointer(_tensor, _opts), do: raise("operation to_pointer is not supported")
+  end
+end
+
 defmodule ExPhil.Native.SelectiveScan.BackendTest do
   # Which backend runs, who decides it, and what is said where it is not the one that was to run.
   use ExUnit.Case, async: false
@@ -21,7 +33,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   import ExPhil.Native.Scans
   import ExUnit.CaptureLog
   alias ExPhil.Native.{Error, SelectiveScan, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Cost, Devices, Fallback}
+  alias ExPhil.Native.SelectiveScan.{Cost, Devices, Fallback, Options}
 
   @variable "EXPHIL_SCAN_BACKEND"
   # No machine has so many devices.
@@ -106,7 +118,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
     for call <- [:scan, :scan_with_state, :scan_for_backward, :backward, :backend_for] do
       error = assert_raise Error, fn -> call(inputs, call, backend: :cuda) end
-      assert {error.kind, error.message} == {:unavailable, error.message}
+      assert error.kind == :unavailable
       assert error.message =~ ~r/the cuda backend cannot run: .+; .+/
     end
 
@@ -142,6 +154,26 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     end)
   end
 
+  test "the work of a group is that of whole registers of channels" do
+    work = fn b, c ->
+      Cost.work(:forward, %{x: zeros({1, 16, 128}), a: zeros({128, 16}), b: b, c: c}, Options.read!([], :scan))
+    end
+
+    of_all = zeros({1, 16, 16})
+    assert work.(of_all, of_all) == 128 * 16 * 16
+    assert work.(of_all, zeros({1, 16, 8, 16})) == work.(of_all, of_all)
+    assert work.(zeros({1, 16, 64, 16}), of_all) == 8 * work.(of_all, of_all)
+    assert work.(of_all, zeros({1, 16, 128, 16})) == 16 * work.(of_all, of_all)
+    assert work.(zeros({128, 16}), zeros({128, 16})) == work.(of_all, of_all)
+
+    step = %{x: zeros({1, 128}), a: zeros({128, 16, 2}), b: zeros({1, 128, 16, 2}), c: zeros({1, 16, 2})}
+
+    assert Cost.work(:forward, step, Options.read!([], :scan)) ==
+             16 * Cost.work(:forward, %{step | b: step.c}, Options.read!([], :scan))
+  end
+
+  defp zeros(shape), do: Tensor.zeros(shape)
+
   test "what a device costs follows from type and shape" do
     x = Tensor.zeros({4, 1000, 512}, :bf16)
     assert Cost.cuda(:forward, x) == 55 + div(3 * byte_size(x.data), 40_000)
@@ -155,6 +187,17 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     refute_received {:fell_back, _, _}
     assert capture_log(fn -> call(inputs, :scan, []) end) =~ "the driver does not start"
     assert_received {:fell_back, _, %{from: :cuda, to: :cpu, reason: "the driver does not start"}}
+  end
+
+  if Code.ensure_loaded?(Nx.Pointer) do
+    test "tensors of a backend without addresses go through the memory of the host", %{inputs: inputs} do
+      find_instead({:ok, [%{ordinal: 99, name: "a device that is not there"}]})
+      here = Map.new(inputs, fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+      there = Map.new(here, fn {name, tensor} -> {name, ExPhil.Native.BackendWithoutAddresses.of(tensor)} end)
+      for function <- [:scan, :backward], do: assert(call(there, function, []) == call(here, function, []))
+
+      assert {:cpu, _} = call(there, :backend_for, [])
+    end
   end
 
   describe "a device that fails" do
@@ -280,6 +323,11 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       alias ExPhil.Native.{SelectiveScan, Tensor}
       x = Tensor.from_list([[[1.0], [2.0], [3.0]]])
       a = Tensor.from_list([[0.0]])
+      {:ok, _} = Application.ensure_all_started(:telemetry)
+      tell = fn _event, _measurements, metadata, _config -> IO.puts("event: \#{metadata.from} \#{metadata.to}") end
+      :telemetry.attach("fallback", [:exphil_native, :selective_scan, :fallback], tell, nil)
+      SelectiveScan.backward(x, x, x, a, x, x)
+      :telemetry.detach("fallback")
       scan = fn opts -> SelectiveScan.scan(x, x, a, x, x, opts) |> Tensor.to_list() |> inspect() end
       IO.puts("auto: \#{scan.([])}")
       IO.puts("nx: \#{scan.([backend: :nx])}")
@@ -309,6 +357,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       """
 
       words = in_a_beam_of_its_own(ebin, script, packages)
+      assert length(String.split(words, "event: cpu nx")) == 2
       # y is x times the sum of cubes so far.
       for name <- ~w(auto nx), do: assert(words =~ "#{name}: [[[1.0], [18.0], [108.0]]]")
       assert words =~ "reason: the native library is not loaded"

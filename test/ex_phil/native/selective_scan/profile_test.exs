@@ -33,6 +33,6 @@ defmodule ExPhil.Native.SelectiveScan.ProfileTest do
     time = Timing.measure(call, 100, 2)
     assert Agent.get(calls, & &1) == 102
     assert time.min <= time.p50 and time.p50 <= time.p99
-    assert time.p50 < 50_000
+    assert time.p99 < 100_000
   end
 end

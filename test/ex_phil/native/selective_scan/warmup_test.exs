@@ -20,12 +20,11 @@ defmodule ExPhil.Native.SelectiveScan.WarmupTest do
   end
 
   test "knows groups, constants and complex numbers" do
-    for both <- [[:scan, :step, :backward]] do
-      assert warmup(b: {2, 7, 3, 4}, c: {6, 4}, for: both) == :ok
-      complex = [x: {2, 7, 6}, a: {6, 4, 2}, for: both]
-      assert SelectiveScan.warmup(complex) == :ok
-      assert SelectiveScan.warmup([b: {6, 4, 2}, c: {2, 7, 3, 4, 2}] ++ @all ++ complex) == :ok
-    end
+    for_all = [for: [:scan, :step, :backward, :scan]]
+    assert warmup([b: {2, 7, 3, 4}, c: {6, 4}] ++ for_all) == :ok
+    complex = [x: {2, 7, 6}, a: {6, 4, 2}] ++ for_all
+    assert SelectiveScan.warmup(complex) == :ok
+    assert SelectiveScan.warmup([b: {6, 4, 2}, c: {2, 7, 3, 4, 2}] ++ @all ++ complex) == :ok
   end
 
   test "is as strict as the calls are" do
