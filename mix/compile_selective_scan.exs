@@ -1,6 +1,7 @@
 defmodule Mix.Tasks.Compile.SelectiveScan do
   @moduledoc """
-  Builds the native library with cargo and puts it into `priv/native/`.
+  Builds the native library with cargo and puts it into `priv/native/`, and has everything compiled anew where Nx, Axon or EXLA
+  came, went or became another.
 
   Cargo runs only where a source is newer than the library, or another system than this one built it: a working tree may be
   copied into a container. Where there is no cargo, a library that is already there is used as it is. `mix.exs` requires
@@ -20,8 +21,13 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
     selective_scan/kernels/**/*
   )
 
+  # There are modules that only these make possible. Mix compiles a file again where one of its modules depends on what has
+  # changed: never one that had no module, because there was no package.
+  @packages [Nx, Axon, EXLA.CustomCall]
+
   @impl true
   def run(args) do
+    for_these_packages()
     cargo = System.find_executable("cargo")
 
     cond do
@@ -41,6 +47,28 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
         Install Rust 1.91 or newer (https://rustup.rs, or the packages of your system), check that `cargo --version`
         answers, and compile again.
         """)
+    end
+  end
+
+  defp for_these_packages do
+    manifest = Path.join(Mix.Project.manifest_path(), "compile.selective_scan")
+    packages = inspect(Enum.map(@packages, &digest/1))
+
+    if File.read(manifest) != {:ok, packages} do
+      Mix.Tasks.Compile.Elixir.clean()
+      # Which still names what was cleaned.
+      for manifest <- Mix.Tasks.Compile.Elixir.manifests(), do: File.rm(manifest)
+      File.mkdir_p!(Path.dirname(manifest))
+      File.write!(manifest, packages)
+    end
+  end
+
+  # Of a module that is not loaded for it.
+  defp digest(module) do
+    with [_ | _] = path <- :code.which(module), {:ok, {^module, digest}} <- :beam_lib.md5(path) do
+      Base.encode16(digest)
+    else
+      _ -> nil
     end
   end
 

@@ -219,7 +219,8 @@ impl Barriers {
         let barrier = self.at(address)?;
         barrier.arrived.add_all(before);
         barrier.bytes += bytes;
-        barrier.missing -= 1;
+        barrier.missing =
+            barrier.missing.checked_sub(1).ok_or("more threads arrive than the phase waits for")?;
         barrier.pass();
         Ok(())
     }

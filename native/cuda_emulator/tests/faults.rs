@@ -323,6 +323,16 @@ fn threads_wait_at_barriers_in_shared_memory() {
     expect(&meet(64), |_| 2);
     expect_fault(&meet(65), "wait at barriers where nobody arrives");
     expect_fault("mbarrier.arrive.shared::cta.b64 _, [memory+8];", "nobody has made a barrier at 8");
+    // While bytes are still to come the phase goes on.
+    let announced = meet(64)
+        .replace("mbarrier.arrive.", "mbarrier.arrive.expect_tx.")
+        .replace("_, [memory];", "_, [memory], 4;");
+    expect_fault(
+        &format!("{announced} mbarrier.arrive.shared::cta.b64 _, [memory];"),
+        "wait at barriers where nobody arrives",
+    );
+    let twice = announced.replace("WAIT:", "mbarrier.arrive.shared::cta.b64 _, [memory]; WAIT:");
+    expect_fault(&twice, "more threads arrive than the phase waits for");
 }
 
 #[test]

@@ -165,22 +165,22 @@ const PHI4: [[f64; 24]; 2] = {
     series
 };
 
-/// What the φ methods are made of: Eₖ = Δᵏφₖ(z), so that E₀ = eᶻ and, from the recurrence of the φ functions,
-///
-/// ```text
-/// A Eₖ = Eₖ₋₁ − Δᵏ⁻¹/(k−1)!
-/// ∂Eₖ/∂Δ = Eₖ₋₁
-/// ∂Eₖ/∂A = Eₖ₊₁ + A ∂Eₖ₊₁/∂A = (ΔEₖ₋₁ − kEₖ)/A
-/// ```
-///
-/// Near z = 0 they are had from the φ functions, else from the decay up. They meet where they lose equally much. 1/A, which does
-/// not change along a sequence, is the only quotient.
+// What the φ methods are made of: Eₖ = Δᵏφₖ(z), so that E₀ = eᶻ and, from the recurrence of the φ functions,
+//
+//   A Eₖ = Eₖ₋₁ − Δᵏ⁻¹/(k−1)!
+//   ∂Eₖ/∂Δ = Eₖ₋₁
+//   ∂Eₖ/∂A = Eₖ₊₁ + A ∂Eₖ₊₁/∂A = (ΔEₖ₋₁ − kEₖ)/A
+//
+// Near z = 0 they are had from the φ functions, far from it from the decay up. They meet where they lose equally much.
+
+/// E₁ to E₃ near z = 0, from φ₁ to φ₃.
 #[inline(always)]
 fn integrals_near<F: Field>(delta: F::Real, [p1, p2, p3]: [F; 3]) -> [F; 3] {
     let square = delta * delta;
     [p1.times(delta), p2.times(square), p3.times(square * delta)]
 }
 
+/// E₁ to E₃ far from z = 0, from E₀. 1/A, which does not change along a sequence, is the only quotient.
 #[inline(always)]
 fn integrals_far<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> [F; 3] {
     let f1 = F::less_one(decay, &a.rate, delta) * a.inverse;

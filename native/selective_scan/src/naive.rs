@@ -78,15 +78,6 @@ pub fn encode(element: ElementType, values: &[f64]) -> Vec<u8> {
     }
 }
 
-/// The element type of every tensor of a problem, by its name.
-pub fn element_of(problem: &Problem, name: &str) -> ElementType {
-    match name {
-        "x" | "dt" | "b" | "c" | "z" | "y" | "dy" => problem.element,
-        "seq_idx" => ElementType::S32,
-        _ => problem.element.state_type(),
-    }
-}
-
 /// y and final_state, in float64.
 pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>) -> Outputs<Vec<f64>> {
     Scan::new(problem, inputs).run(None).0
@@ -107,7 +98,7 @@ pub fn forward_and_backward(
     inputs: Inputs<&[u8]>,
     gradients: OutputGradients<&[u8]>,
 ) -> (Outputs<Vec<f64>>, Gradients<Vec<f64>>) {
-    let gradients = gradients.map(|name, bytes| decode(element_of(problem, name), bytes));
+    let gradients = gradients.map(|name, bytes| decode(problem.element.of(name), bytes));
     let (outputs, gradients) = Scan::new(problem, inputs).run(Some(&gradients));
     (outputs, gradients.expect("they were asked for"))
 }
@@ -146,7 +137,7 @@ struct Channel {
 
 impl<'a> Scan<'a> {
     fn new(p: &'a Problem, inputs: Inputs<&[u8]>) -> Self {
-        let inputs = inputs.map(|name, bytes| decode(element_of(p, name), bytes));
+        let inputs = inputs.map(|name, bytes| decode(p.element.of(name), bytes));
         let (mut delta, mut delta_derivative) = (inputs.dt.clone(), vec![1.0; inputs.dt.len()]);
         for (i, (delta, derivative)) in delta.iter_mut().zip(&mut delta_derivative).enumerate() {
             if let Some(bias) = &inputs.dt_bias {
@@ -215,11 +206,6 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The factor of Re(C h) in y: 2 where conjugate states are left out, halved where two scans are averaged.
-    fn weight(&self) -> f64 {
-        self.p.components() as f64 * if self.p.bidirectional { 0.5 } else { 1.0 }
-    }
-
     /// States of one recurrence after every frame; backwards from zero where `bidirectional` asks.
     fn states(&self, channel: &Channel, n: usize, frames: &[Frame]) -> Recurrence {
         let (p, &Channel { batch, d, .. }) = (self.p, channel);
@@ -267,17 +253,7 @@ impl<'a> Scan<'a> {
         let zeros = |values: &Vec<f64>| vec![0.0; values.len()];
         let mut y = zeros(&self.inputs.x);
         let mut final_state = vec![0.0; p.batch * p.dim * p.state * p.components()];
-        let out = || Gradients {
-            x: zeros(&self.inputs.x),
-            dt: zeros(&self.inputs.dt),
-            a: zeros(&self.inputs.a),
-            b: zeros(&self.inputs.b),
-            c: zeros(&self.inputs.c),
-            d: self.inputs.d.as_ref().map(zeros),
-            z: self.inputs.z.as_ref().map(zeros),
-            dt_bias: self.inputs.dt_bias.as_ref().map(zeros),
-            initial_state: self.inputs.initial_state.as_ref().map(zeros),
-        };
+        let out = || self.inputs.as_ref().differentiable().map(|_, values| zeros(values));
         let mut back = gradients.map(|gradients| (gradients, out()));
         for batch in 0..p.batch {
             let frames = self.frames(batch);
@@ -288,7 +264,7 @@ impl<'a> Scan<'a> {
                     for (i, frame) in frames.iter().enumerate() {
                         let c = self.number(&self.inputs.c, self.projected(p.c, batch, frame.t, d, n));
                         let h = recurrence.forward[i].1 + recurrence.backward[i].1;
-                        channel.y[i] += self.weight() * real_product(c, h);
+                        channel.y[i] += self.p.weight() * real_product(c, h);
                     }
                     self.accumulate(&mut final_state, (batch * p.dim + d) * p.state + n, recurrence.last);
                     if let Some((gradients, out)) = &mut back {
@@ -392,7 +368,7 @@ impl<'a> Scan<'a> {
         let Recurrence { steps, forward, backward, .. } = recurrence;
         let source = |i: usize| {
             let c = self.number(&self.inputs.c, self.projected(p.c, batch, frames[i].t, d, n));
-            self.weight() * dy[i] * c.conj()
+            self.p.weight() * dy[i] * c.conj()
         };
         let mut lambda = match &gradients.dfinal_state {
             Some(dfinal) => self.number(dfinal, state),
@@ -431,7 +407,7 @@ impl<'a> Scan<'a> {
             self.accumulate(&mut out.b, b, dv * x[i]);
             let c = self.projected(p.c, batch, frame.t, d, n);
             let h = forward[i].1 + backward[i].1;
-            self.accumulate(&mut out.c, c, self.weight() * dy[i] * h.conj());
+            self.accumulate(&mut out.c, c, self.p.weight() * dy[i] * h.conj());
         }
     }
 }

@@ -20,6 +20,17 @@ macro_rules! named_tensors {
         }
 
         impl<T> $name<T> {
+            /// The tensors that are found by their names; the error of the first that is `missing` where it is required.
+            pub fn by_name(
+                mut find: impl FnMut(&'static str) -> Result<Option<T>, Error>,
+                missing: impl Fn(&'static str) -> Error,
+            ) -> Result<Self, Error> {
+                Ok(Self {
+                    $($required: find(stringify!($required))?.ok_or_else(|| missing(stringify!($required)))?,)*
+                    $($optional: find(stringify!($optional))?,)*
+                })
+            }
+
             /// The same tensors as something else; the first error ends it.
             pub fn try_map<U>(
                 self,
@@ -152,5 +163,13 @@ named_tensors! {
             /// ∂L/∂initial_state.
             initial_state,
         }
+    }
+}
+
+impl<T> Inputs<T> {
+    /// Those that have gradients: all but `seq_idx`.
+    pub fn differentiable(self) -> Gradients<T> {
+        let Self { x, dt, a, b, c, d, z, dt_bias, initial_state, seq_idx: _ } = self;
+        Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state }
     }
 }

@@ -40,6 +40,15 @@ impl ElementType {
             _ => Self::F32,
         }
     }
+
+    /// The type of a tensor, by its name, of a scan of sequences of this type.
+    pub fn of(self, name: &str) -> Self {
+        match name {
+            "x" | "dt" | "b" | "c" | "z" | "y" | "dy" => self,
+            "seq_idx" => Self::S32,
+            _ => self.state_type(),
+        }
+    }
 }
 
 impl fmt::Display for ElementType {
@@ -117,7 +126,7 @@ choice! {
 
 impl Method {
     /// Whether the method is defined over both directions of time unless told otherwise.
-    pub const fn bidirectional_by_default(self) -> bool {
+    const fn bidirectional_by_default(self) -> bool {
         matches!(self, Self::Poly)
     }
 
@@ -283,11 +292,7 @@ impl Problem {
             }
         };
         for (name, spec) in inputs.iter() {
-            let expected = match name {
-                "x" | "dt" | "b" | "c" | "z" => element,
-                "seq_idx" => ElementType::S32,
-                _ => element.state_type(),
-            };
+            let expected = element.of(name);
             if spec.element != expected {
                 if name == "seq_idx" {
                     return Err(Error::wrong_type(name, spec.element));
@@ -377,11 +382,11 @@ impl Problem {
     /// Checks what flows into the backward pass.
     pub fn check_gradients(&self, gradients: &OutputGradients<Spec<'_>>) -> Result<(), Error> {
         for (name, &spec) in gradients.iter() {
-            let (element, shape) = match name {
-                "dy" => (self.element, vec![self.batch, self.seq, self.dim]),
-                _ => (self.element.state_type(), self.state_shape()),
+            let shape = match name {
+                "dy" => vec![self.batch, self.seq, self.dim],
+                _ => self.state_shape(),
             };
-            self.check_tensor(name, spec, element, &shape)?;
+            self.check_tensor(name, spec, self.element.of(name), &shape)?;
         }
         Ok(())
     }
@@ -424,19 +429,28 @@ impl Problem {
         (8 * sets * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
     }
 
+    /// How many chunks there are of a row, the last of which may be shorter.
+    pub fn chunks(&self) -> usize {
+        self.seq.div_ceil(self.chunk())
+    }
+
     const fn directions(&self) -> usize {
         if self.bidirectional { 2 } else { 1 }
     }
 
     /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex.
     pub fn boundary_shape(&self) -> Vec<usize> {
-        let chunks = self.seq.div_ceil(self.chunk());
-        with_complex(vec![self.directions(), self.batch, chunks, self.dim, self.state], self.complex)
+        with_complex(vec![self.directions(), self.batch, self.chunks(), self.dim, self.state], self.complex)
     }
 
     /// Real components of a state, of an element of `a`, `b` or `c`: 2 where complex.
     pub const fn components(&self) -> usize {
         if self.complex { 2 } else { 1 }
+    }
+
+    /// The factor of Re(C h) in y: 2 where conjugate states are left out, halved where two scans are averaged.
+    pub const fn weight(&self) -> f64 {
+        self.components() as f64 * if self.bidirectional { 0.5 } else { 1.0 }
     }
 
     /// Neighbouring channels that share a group of a projection, `b` or `c` of this problem.

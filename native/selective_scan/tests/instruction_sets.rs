@@ -4,12 +4,13 @@ mod support;
 
 use selective_scan::cpu::InstructionSet;
 use selective_scan::{ElementType, Gradients, Inputs, OutputGradients, Outputs};
-use support::{assert_close, golden, random};
+use support::{assert_close, golden, random, within};
 
 #[test]
 fn golden_cases() {
     for golden in golden::load() {
-        for (element, within) in [(ElementType::F32, [2e-6, 1e-5]), (ElementType::F64, [1e-12, 1e-10])] {
+        for element in [ElementType::F32, ElementType::F64] {
+            let within = within(element);
             let case = golden.case(element);
             for set in InstructionSet::all() {
                 let name = format!("{} {}", set.name(), case.name);
@@ -17,7 +18,7 @@ fn golden_cases() {
                     case.forward_with(|problem, inputs: Inputs<&[u8]>, outputs: Outputs<&mut [u8]>| {
                         set.forward(problem, inputs, outputs)
                     });
-                assert_close(&name, outputs.iter(), golden.outputs.iter(), within[0]);
+                assert_close(&name, outputs.iter(), golden.outputs.iter(), within.outputs);
                 let gradients = case.backward_with(
                     |problem,
                      inputs: Inputs<&[u8]>,
@@ -26,7 +27,7 @@ fn golden_cases() {
                         set.backward(problem, inputs, upstream, gradients)
                     },
                 );
-                assert_close(&name, gradients.iter(), golden.gradients.iter(), within[1]);
+                assert_close(&name, gradients.iter(), golden.gradients.iter(), within.gradients);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The backward scan: `{:ok, gradients}`, binaries by the names of the inputs that they belong to.
 
 use rustler::{Atom, Encoder, Env, Term};
-use selective_scan::{Error, Gradients, Inputs};
+use selective_scan::Error;
 
 use crate::backend::{Backend, Cpu, Cuda};
 use crate::memory::ResultMemory;
@@ -48,16 +48,10 @@ fn backward<'a, B: Backend>(
         problem.check_length("boundary_states", states.len())?;
     }
     let backend = backend()?;
-    let mut results = differentiable(inputs).try_map(|name, _| backend.allocate(problem.bytes(name)))?;
+    let mut results = inputs.differentiable().try_map(|name, _| backend.allocate(problem.bytes(name)))?;
     let gradients = results.as_mut().map(|_, memory| &mut **memory);
     backend.backward(&problem, inputs, boundary_states, upstream, gradients)?;
     let results = results.map(|_, memory| memory.into_term(env));
     let named = |(name, term): (_, &Term<'a>)| (Atom::from_str(env, name).expect("a short name"), *term);
     Ok((ok(), results.iter().map(named).collect::<Vec<_>>()).encode(env))
-}
-
-/// The inputs that have gradients: all but `seq_idx`.
-pub fn differentiable<T>(inputs: Inputs<T>) -> Gradients<T> {
-    let Inputs { x, dt, a, b, c, d, z, dt_bias, initial_state, seq_idx: _ } = inputs;
-    Gradients { x, dt, a, b, c, d, z, dt_bias, initial_state }
 }

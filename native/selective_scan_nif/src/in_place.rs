@@ -5,7 +5,6 @@ use rustler::{Atom, Encoder, Env, Term};
 use selective_scan::cuda::{self, CUdeviceptr};
 use selective_scan::{Error, Gradients, Outputs};
 
-use crate::backward::differentiable;
 use crate::reply::reply;
 use crate::request::{BackwardRequest, Request};
 
@@ -61,7 +60,7 @@ fn backward_in_place<'a>(
     reply(env, || {
         let BackwardRequest { forward: Request { problem, inputs }, upstream, boundary_states: _ } =
             BackwardRequest::decode(dy, tensors, options)?;
-        let gradients: Gradients<CUdeviceptr> = differentiable(inputs).try_map(|name, _| {
+        let gradients: Gradients<CUdeviceptr> = inputs.differentiable().try_map(|name, _| {
             let given = gradients.iter().find(|(of, _)| of == name);
             given
                 .map(|&(_, address)| address)

@@ -30,7 +30,7 @@ use super::blocks::{Block, blocks, load_states, store_states};
 use super::forward::{boundary_place, boundary_states, group, in_lanes, rows, widen_rows, widened};
 use super::frames::{FRESH, LAST, SKIP, marks};
 use super::memory::zeros;
-use super::tile::{Rows, StepSize, channels, load_frame, silu, store_frame, weight};
+use super::tile::{Rows, StepSize, channels, load_frame, silu, store_frame};
 use super::vector::{LaneSums, Lanes, Real, Vector, VectorField};
 use super::views::{Output, Storage, Views, numbers, numbers_mut};
 use super::{TOGETHER, for_each_task};
@@ -321,7 +321,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Call<'_, T, F> {
             zeros::<T::Real>(rows * problem.state * F::COMPONENTS)
         };
         let (mut span_b, mut span_c) = (shared(problem.b)?, shared(problem.c)?);
-        let chunks = problem.seq.div_ceil(problem.chunk());
+        let chunks = problem.chunks();
         for i in 0..chunks {
             let start = problem.chunk() * if problem.reverse { i } else { chunks - 1 - i };
             let len = chunk.min(problem.seq - start);
@@ -461,11 +461,10 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Task<'a, T, F> {
         self.batch * self.call.blocks.len() + block.index
     }
 
-    /// The registers of a block among {blocks, state}; none where there are none at all.
+    /// The registers of a block's states among those of all; none where there are none at all.
     #[inline(always)]
     fn registers(&self, all: &'a [Vector<F>], block: Block) -> &'a [Vector<F>] {
-        let per_block = self.scratch.before.len();
-        if all.is_empty() { all } else { &all[block.index * per_block..][..per_block] }
+        block.registers(all, self.scratch.before.len())
     }
 
     /// Δ, x, and dy behind the gate; the rows of b and c.
@@ -473,7 +472,7 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Task<'a, T, F> {
     fn load(&mut self, block: Block) {
         let Call { isa, problem, views, dy, .. } = *self.call;
         let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), block);
-        let weight = weight(problem);
+        let weight = problem.weight();
         for t in 0..self.len {
             let frame = self.frame(block, t);
             let mut dy = load_frame(isa, &dy[frame.clone()]);
@@ -503,7 +502,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Sweep<'_, 
     fn call(self) {
         let Self { mut task, adjoints } = self;
         let Call { isa, problem, views, .. } = *task.call;
-        let chunks = problem.seq.div_ceil(problem.chunk());
+        let chunks = problem.chunks();
         for &block in task.blocks() {
             task.scratch.lambda.fill(F::zero(isa).re().vector);
             for i in 0..chunks {
@@ -597,7 +596,7 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
         let Call { isa, problem, views, .. } = *self.task.call;
         let d = channels(isa, views.d.as_deref(), block);
         let zero = d.constant(0.0);
-        let unweighted = d.constant(1.0 / weight(problem));
+        let unweighted = d.constant(1.0 / problem.weight());
         let mut sum = zero;
         self.task.scratch.y.fill(zero.vector);
         for t in 0..self.task.len {
@@ -675,7 +674,7 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
         let Call { isa, problem, views, dy, .. } = *self.task.call;
         let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), block);
         let d = channels(isa, views.d.as_deref(), block);
-        let (zero, one, weight) = (d.constant(0.0), d.constant(1.0), d.constant(weight(problem)));
+        let (zero, one, weight) = (d.constant(0.0), d.constant(1.0), d.constant(problem.weight()));
         let mut sum = zero;
         for t in 0..self.task.len {
             let frame = self.task.frame(block, t);

@@ -21,6 +21,14 @@ pub struct Block {
     pub len: usize,
 }
 
+impl Block {
+    /// The block's of {blocks, `each`} registers; none where there are none at all.
+    #[inline(always)]
+    pub fn registers<T>(self, all: &[T], each: usize) -> &[T] {
+        if all.is_empty() { all } else { &all[self.index * each..][..each] }
+    }
+}
+
 /// All blocks of a problem, for registers of `lanes`.
 pub fn blocks(problem: &Problem, lanes: usize) -> Result<Vec<Block>, Error> {
     let (b, c) = (problem.channels_per_group(problem.b), problem.channels_per_group(problem.c));

@@ -20,7 +20,7 @@ use super::blocks::{Block, blocks, load_states, store_states};
 use super::frames::{FRESH, LAST, SKIP, marks};
 use super::memory::zeros;
 use super::step::{ChannelRows, Step, StepChannels, step_channels};
-use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame, weight};
+use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame};
 use super::vector::{Lanes, Vector, VectorField};
 use super::views::{Output, Storage, Views};
 use super::{TOGETHER, for_each_task};
@@ -332,13 +332,8 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
         let Call { problem, views, .. } = *self.call;
         let (batch, block) = (self.batch, self.block);
         let Scratch { delta, x, y, h, b, c } = &mut *self.scratch;
-        let per_block = problem.state * F::COMPONENTS;
-        let registers = block.index * per_block;
-        let constants = |lanes: &'_ [Vector<F>]| -> std::ops::Range<usize> {
-            if lanes.is_empty() { 0..0 } else { registers..registers + per_block }
-        };
-        let b_constants = &self.call.b[constants(self.call.b)];
-        let c_constants = &self.call.c[constants(self.call.c)];
+        let own = |all| block.registers(all, problem.state * F::COMPONENTS);
+        let [a, b_constants, c_constants] = [self.call.a, self.call.b, self.call.c].map(own);
         let frames = Frames {
             isa: self.call.isa,
             delta: &delta[..len],
@@ -349,7 +344,6 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
             backward,
             fresh: if backward == problem.reverse { FRESH } else { LAST },
         };
-        let a = &self.call.a[registers..registers + per_block];
         (self.call.scan_tile)(&frames, a, h, &mut y[at..at + len]);
     }
 
@@ -359,7 +353,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
         let Call { isa, problem, views, y: Some(output), .. } = self.call else { return };
         let isa = *isa;
         let d = views.d.as_deref().map(|d| channels(isa, Some(d), self.block));
-        let weight = weight(problem);
+        let weight = problem.weight();
         for t in 0..len {
             let place = self.frame(start + t);
             let sum = Lanes::new(isa, self.scratch.y[at + t]);
@@ -379,8 +373,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
 
 /// Where the channels' states before a chunk begin in boundary_states, in channels.
 pub fn boundary_place(problem: &Problem, second_pass: bool, batch: usize, chunk: usize) -> usize {
-    let chunks = problem.seq.div_ceil(problem.chunk());
-    ((usize::from(second_pass) * problem.batch + batch) * chunks + chunk) * problem.dim
+    ((usize::from(second_pass) * problem.batch + batch) * problem.chunks() + chunk) * problem.dim
 }
 
 /// Which group of b or c a block reads, among how many.

@@ -105,11 +105,6 @@ pub fn channels<R: Real, S: Isa>(isa: S, values: Option<&[R]>, block: Block) -> 
     }
 }
 
-/// The factor of Re(C h) in y: 2 where conjugate states are left out, halved where two scans are averaged.
-pub fn weight(problem: &Problem) -> f64 {
-    problem.components() as f64 * if problem.bidirectional { 0.5 } else { 1.0 }
-}
-
 /// z·sigmoid(z).
 #[inline(always)]
 pub fn silu<R: Real, S: Isa>(z: Lanes<R, S>) -> Lanes<R, S> {

@@ -174,25 +174,6 @@ pub trait Real: bytemuck::Pod + Default + Send + Sync + 'static {
     fn turn<S: Isa>(a: &QuarterTurns<Self, S>, b: Lanes<Self, S>) -> Turn<Self, S>;
 }
 
-macro_rules! real {
-    ($real:ident, $vector:ident, $mask:ident, $terms:literal) => {
-        pulp_names! { $real, $vector, $mask, $terms }
-    };
-}
-
-macro_rules! pulp_names {
-    (f32, $vector:ident, $mask:ident, $terms:literal) => {
-        impl_real! { f32, $vector, $mask, $terms, splat_f32s, add_f32s, sub_f32s, mul_f32s, div_f32s,
-        mul_add_e_f32s, abs_f32s, less_than_f32s, select_f32s, reduce_sum_f32s, rotate_right_f32s, partial_load_f32s,
-        partial_store_f32s, scale_f32, remainder_f32, exp2_f32, exp_f32, ln_1p_f32, turn_f32 }
-    };
-    (f64, $vector:ident, $mask:ident, $terms:literal) => {
-        impl_real! { f64, $vector, $mask, $terms, splat_f64s, add_f64s, sub_f64s, mul_f64s, div_f64s,
-        mul_add_e_f64s, abs_f64s, less_than_f64s, select_f64s, reduce_sum_f64s, rotate_right_f64s, partial_load_f64s,
-        partial_store_f64s, scale_f64, remainder_f64, exp2_f64, exp_f64, ln_1p_f64, turn_f64 }
-    };
-}
-
 macro_rules! impl_real {
     ($real:ident, $vector:ident, $mask:ident, $terms:literal, $splat:ident, $add:ident, $sub:ident, $mul:ident,
      $div:ident, $mul_add:ident, $abs:ident, $less:ident, $select:ident, $sum:ident, $rotate:ident, $load:ident, $store:ident,
@@ -294,8 +275,12 @@ macro_rules! impl_real {
     };
 }
 
-real!(f32, f32s, m32s, 13);
-real!(f64, f64s, m64s, 23);
+impl_real! { f32, f32s, m32s, 13, splat_f32s, add_f32s, sub_f32s, mul_f32s, div_f32s, mul_add_e_f32s, abs_f32s, less_than_f32s,
+select_f32s, reduce_sum_f32s, rotate_right_f32s, partial_load_f32s, partial_store_f32s, scale_f32, remainder_f32, exp2_f32,
+exp_f32, ln_1p_f32, turn_f32 }
+impl_real! { f64, f64s, m64s, 23, splat_f64s, add_f64s, sub_f64s, mul_f64s, div_f64s, mul_add_e_f64s, abs_f64s, less_than_f64s,
+select_f64s, reduce_sum_f64s, rotate_right_f64s, partial_load_f64s, partial_store_f64s, scale_f64, remainder_f64, exp2_f64,
+exp_f64, ln_1p_f64, turn_f64 }
 
 /// A register of real numbers.
 #[derive(Clone, Copy)]

@@ -247,7 +247,7 @@ impl<'a> Named<'a> {
     }
 
     fn required(&mut self, name: &'static str) -> Result<Tensor, Error> {
-        self.optional(name).ok_or_else(|| Error::invalid(self.role, format!("name {name}"), "no such name"))
+        self.optional(name).ok_or_else(|| not_named(self.role, name))
     }
 
     /// The gradient of an optional input: present where the input is.
@@ -256,18 +256,8 @@ impl<'a> Named<'a> {
     }
 
     fn inputs(&mut self) -> Result<Inputs<Tensor>, Error> {
-        Ok(Inputs {
-            x: self.required("x")?,
-            dt: self.required("dt")?,
-            a: self.required("a")?,
-            b: self.required("b")?,
-            c: self.required("c")?,
-            d: self.optional("d"),
-            z: self.optional("z"),
-            dt_bias: self.optional("dt_bias"),
-            initial_state: self.optional("initial_state"),
-            seq_idx: self.optional("seq_idx"),
-        })
+        let role = self.role;
+        Inputs::by_name(|name| Ok(self.optional(name)), |name| not_named(role, name))
     }
 
     /// Refuses what nobody has taken.
@@ -279,6 +269,10 @@ impl<'a> Named<'a> {
             }
         }
     }
+}
+
+fn not_named(role: &'static str, name: &str) -> Error {
+    Error::invalid(role, format!("name {name}"), "no such name")
 }
 
 /// The type of states.

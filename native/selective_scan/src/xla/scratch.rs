@@ -72,28 +72,23 @@ pub fn problem(text: &str) -> Result<Problem, Error> {
     for pair in text.split_whitespace() {
         let (name, value) =
             pair.split_once('=').ok_or_else(|| Error::invalid("a word", "read name=value", pair))?;
-        match Words::read(value) {
-            Some(tensor) => tensors.push((name, tensor)),
-            None => attributes.push((name, attribute(value))),
+        match value.ends_with(']') {
+            true => tensors.push((name, Words::read(value)?)),
+            false => attributes.push((name, attribute(value))),
         }
     }
-    let tensor = |name: &'static str| {
-        let place = tensors.iter().find(|(given, _)| *given == name);
-        place.map(|(_, words)| Ok(Spec { element: words.element(name)?, shape: &words.shape })).transpose()
-    };
-    let required = |name| tensor(name)?.ok_or_else(|| Error::invalid(name, "be given", "no such tensor"));
-    let inputs = Inputs {
-        x: required("x")?,
-        dt: required("dt")?,
-        a: required("a")?,
-        b: required("b")?,
-        c: required("c")?,
-        d: tensor("d")?,
-        z: tensor("z")?,
-        dt_bias: tensor("dt_bias")?,
-        initial_state: tensor("initial_state")?,
-        seq_idx: tensor("seq_idx")?,
-    };
+    let words = Inputs::by_name(
+        |name| {
+            Ok(tensors.iter().position(|(given, _)| *given == name).map(|place| tensors.swap_remove(place).1))
+        },
+        |name| Error::invalid(name, "be given", "no such tensor"),
+    )?;
+    if let Some((name, _)) = tensors.first() {
+        return Err(Error::invalid("the problem", "name tensors of the operation, each of them once", *name));
+    }
+    let inputs = words
+        .as_ref()
+        .try_map(|name, words| Ok(Spec { element: words.element(name)?, shape: &words.shape }))?;
     Problem::scan(&inputs, &Call::read(attributes.into_iter())?.options)
 }
 
@@ -104,10 +99,13 @@ struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    fn read(text: &'a str) -> Option<Self> {
-        let (element, axes) = text.strip_suffix(']')?.split_once('[')?;
-        let axes = axes.split(',').filter(|axis| !axis.is_empty());
-        Some(Self { element, shape: axes.map(|axis| axis.parse().ok()).collect::<Option<_>>()? })
+    fn read(text: &'a str) -> Result<Self, Error> {
+        let words = || {
+            let (element, axes) = text.strip_suffix(']')?.split_once('[')?;
+            let axes = axes.split(',').filter(|axis| !axis.is_empty());
+            Some(Self { element, shape: axes.map(|axis| axis.parse().ok()).collect::<Option<_>>()? })
+        };
+        words().ok_or_else(|| Error::invalid("a tensor", "read like f32[2,60,512]", text))
     }
 
     fn element(&self, name: &'static str) -> Result<ElementType, Error> {
@@ -148,6 +146,12 @@ mod tests {
             ("x=f32[2,60,8] dt=s8[2,60,8] a=f32[8,4] b=f32[8,4] c=f32[8,4]", "expected dt to have type"),
             ("x=f32[2] dt=f32[2] a=f32[8,4] b=f32[8,4] c=f32[8,4]", "expected x to have shape"),
             ("x", "expected a word to read name=value"),
+            ("x=f32[2,-1]", "expected a tensor to read like f32[2,60,512], got: f32[2,-1]"),
+            ("x=f32[99999999999999999999]", "expected a tensor to read like"),
+            (
+                "x=f32[2,60,8] dt=f32[2,60,8] a=f32[8,4] b=f32[8,4] c=f32[8,4] q=f32[3]",
+                "expected the problem to name tensors of the operation, each of them once, got: q",
+            ),
         ];
         for (text, words) in cases {
             let message = problem(text).unwrap_err().to_string();

@@ -1,5 +1,7 @@
 //! The same numbers as the references.
 
+use std::cmp::Ordering;
+
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rayon::prelude::*;
@@ -9,32 +11,9 @@ use crate::on_device::{OnDevice, is_emulated};
 use crate::shapes::{
     bf16, block, borrowing, both, by, ending_short, f64, joining, problem, reversed, summing, within_tiles,
 };
-use crate::support::time::select;
-use crate::support::{Case, ELEMENTS, golden, random};
+use crate::support::laws::Scan;
+use crate::support::{Case, ELEMENTS, golden, random, rounding, within};
 use crate::{backward, device, forward};
-
-/// How far outputs and gradients may be from float64, relative to the norm; sequences of 2 bytes an element are
-/// allowed their rounding.
-fn tolerances(element: ElementType) -> (f64, f64) {
-    match element {
-        ElementType::F64 => (1e-12, 1e-10),
-        _ => (2e-6, 1e-5),
-    }
-}
-
-/// What rounding to the nearest takes from an element at most, and so from a norm.
-fn rounding(element: ElementType) -> f64 {
-    match element {
-        ElementType::Bf16 => 1.0 / 256.0,
-        ElementType::F16 => 1.0 / 2048.0,
-        _ => 0.0,
-    }
-}
-
-/// Whether a tensor is stored in the element type of the sequences.
-fn is_sequence(name: &str) -> bool {
-    matches!(name, "x" | "dt" | "b" | "c" | "z" | "y")
-}
 
 type Named<'a> = Vec<(&'static str, &'a Vec<f64>)>;
 
@@ -43,7 +22,7 @@ fn compare(case: &Case, got: Named<'_>, expected: Named<'_>, tolerance: f64) -> 
         return Err(format!("{}: {} tensors, expected {}", case.name, got.len(), expected.len()));
     }
     for ((name, got), (_, expected)) in got.into_iter().zip(expected) {
-        let allowed = tolerance + if is_sequence(name) { rounding(case.problem.element) } else { 0.0 };
+        let allowed = tolerance + rounding(case.problem.element.of(name));
         let distance = crate::support::distance(got, expected);
         // A single element may be all there is of a tensor: a rounding of it is its whole distance.
         let allowed = if got.len() < 32 { 4.0 * allowed } else { allowed };
@@ -55,7 +34,7 @@ fn compare(case: &Case, got: Named<'_>, expected: Named<'_>, tolerance: f64) -> 
 }
 
 fn compare_outputs(case: &Case, got: &Outputs<Vec<f64>>, expected: &Outputs<Vec<f64>>) -> Result<(), String> {
-    compare(case, got.iter().collect(), expected.iter().collect(), tolerances(case.problem.element).0)
+    compare(case, got.iter().collect(), expected.iter().collect(), within(case.problem.element).outputs)
 }
 
 fn compare_gradients(
@@ -63,7 +42,7 @@ fn compare_gradients(
     got: &Gradients<Vec<f64>>,
     expected: &Gradients<Vec<f64>>,
 ) -> Result<(), String> {
-    compare(case, got.iter().collect(), expected.iter().collect(), tolerances(case.problem.element).1)
+    compare(case, got.iter().collect(), expected.iter().collect(), within(case.problem.element).gradients)
 }
 
 pub fn check_forward(case: &Case, got: &Outputs<Vec<f64>>) -> Result<(), String> {
@@ -254,13 +233,7 @@ fn exact_cases(
     run_random(if quick { 3 } else { count }, strategy, check);
 }
 
-fn close(case: &Case, what: &str, got: &[f64], expected: &[f64]) -> Result<(), String> {
-    let distance = crate::support::distance(got, expected);
-    match distance <= 1e-12 {
-        true => Ok(()),
-        false => Err(format!("{}: {what} is {distance:e} away: {:?}", case.name, case.problem)),
-    }
-}
+const ON_DEVICE: Scan = Scan { forward, backward };
 
 /// Two halves, the state handed over forward and its gradient backward, equal the whole.
 pub fn cut_in_two(quick: bool) {
@@ -268,133 +241,41 @@ pub fn cut_in_two(quick: bool) {
         (p.bidirectional, p.reverse, p.seq_idx, p.initial_state) = (false, false, false, true);
         p.seq = p.seq.max(2);
     };
-    exact_cases(30, quick, causal, |case| {
-        let p = &case.problem;
-        let at = p.seq / 2;
-        let whole = case.forward(forward);
-        let (first, mut second) =
-            (case.frames(&Vec::from_iter(0..at)), case.frames(&Vec::from_iter(at..p.seq)));
-        let before = first.forward(forward);
-        second.inputs.initial_state =
-            before.final_state.as_ref().map(|state| naive::encode(ElementType::F64, state));
-        let after = second.forward(forward);
-        let row = |seq| seq * p.dim;
-        let joined: Vec<f64> = before
-            .y
-            .chunks(row(at))
-            .zip(after.y.chunks(row(p.seq - at)))
-            .flat_map(|(before, after)| before.iter().chain(after))
-            .copied()
-            .collect();
-        close(case, "y", &joined, &whole.y)?;
-        close(case, "final_state", after.final_state.as_ref().unwrap(), whole.final_state.as_ref().unwrap())?;
-
-        let gradients = case.backward(backward);
-        let later = second.backward(backward);
-        let mut earlier = first;
-        let handed = later.initial_state.as_ref().unwrap();
-        earlier.gradients.dfinal_state = Some(naive::encode(ElementType::F64, handed));
-        let earlier = earlier.backward(backward);
-        let sum: Vec<f64> = earlier.a.iter().zip(&later.a).map(|(a, b)| a + b).collect();
-        close(case, "da", &sum, &gradients.a)?;
-        close(
-            case,
-            "dinitial_state",
-            earlier.initial_state.as_ref().unwrap(),
-            gradients.initial_state.as_ref().unwrap(),
-        )
-    });
+    exact_cases(30, quick, causal, |case| ON_DEVICE.cut_in_two(case, case.problem.seq / 2));
 }
 
 /// A step a frame equals the scan.
 pub fn steps(quick: bool) {
     let causal = |p: &mut Problem| {
-        (p.bidirectional, p.reverse, p.seq_idx, p.initial_state) = (false, false, false, true);
+        (p.bidirectional, p.reverse, p.seq_idx) = (false, false, false);
         p.seq = p.seq.min(9);
     };
-    exact_cases(20, quick, causal, |case| {
-        let p = &case.problem;
-        let whole = case.forward(forward);
-        let mut state = case.inputs.initial_state.clone();
-        let mut rows = vec![Vec::new(); p.batch];
-        for t in 0..p.seq {
-            let mut step = case.frames(&[t]);
-            step.inputs.initial_state = state;
-            let outputs = step.forward(forward);
-            for (row, y) in rows.iter_mut().zip(outputs.y.chunks(p.dim)) {
-                row.extend_from_slice(y);
-            }
-            state = outputs.final_state.map(|state| naive::encode(ElementType::F64, &state));
-        }
-        close(case, "y", &rows.concat(), &whole.y)
-    });
+    exact_cases(20, quick, causal, |case| ON_DEVICE.steps(case));
 }
 
 /// A packed row equals its sequences apart, forward and backward.
 pub fn packed(quick: bool) {
     let plain = |p: &mut Problem| {
-        (p.seq_idx, p.initial_state, p.batch) = (true, false, 1);
+        (p.seq_idx, p.batch) = (true, 1);
         p.seq = p.seq.max(4);
     };
     exact_cases(30, quick, plain, |case| {
-        let p = &case.problem;
-        let at = p.seq / 3;
+        // One sequence, a frame of padding, another sequence: kernels for two lengths.
+        let seq = case.problem.seq;
+        let index = |t: usize| match t.cmp(&(seq / 3)) {
+            Ordering::Less => 0.0,
+            Ordering::Equal => -1.0,
+            Ordering::Greater => 7.0,
+        };
         let mut case = case.clone();
-        // One sequence, a frame of padding, another sequence.
-        let index = |t: usize| match t {
-            t if t < at => 0.0,
-            t if t == at => -1.0,
-            _ => 7.0,
-        };
-        let seq_idx: Vec<f64> = (0..p.seq).map(index).collect();
-        case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &seq_idx));
-        case.gradients.dfinal_state = None;
-        let apart = |range| {
-            let mut part = case.frames(&Vec::from_iter(range));
-            part.inputs.seq_idx = None;
-            part.problem.seq_idx = false;
-            part
-        };
-        let parts: Vec<_> =
-            [0..at, at + 1..p.seq].into_iter().filter(|range| !range.is_empty()).map(apart).collect();
-        let join = |of: &dyn Fn(&Case) -> Vec<f64>| {
-            let mut joined = parts.iter().map(of).collect::<Vec<_>>();
-            let padding = vec![0.0; p.dim];
-            joined.insert(joined.len() - 1, padding);
-            joined.concat()
-        };
-        close(&case, "y", &case.forward(forward).y, &join(&|part| part.forward(forward).y))?;
-        let gradients = case.backward(backward);
-        close(&case, "dx", &gradients.x, &join(&|part| part.backward(backward).x))?;
-        close(&case, "ddt", &gradients.dt, &join(&|part| part.backward(backward).dt))
+        case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &(0..seq).map(index).collect::<Vec<_>>()));
+        ON_DEVICE.packed(&case)
     });
 }
 
 /// Scanning in reverse equals flipping time, scanning, and flipping back.
 pub fn reverse(quick: bool) {
-    exact_cases(
-        30,
-        quick,
-        |p| p.reverse = true,
-        |case| {
-            let p = &case.problem;
-            let order = Vec::from_iter((0..p.seq).rev());
-            let mut flipped = case.frames(&order);
-            flipped.problem.reverse = false;
-            let back = |values: &[f64]| select(values, p, &order);
-            let (got, expected) = (case.forward(forward), flipped.forward(forward));
-            close(case, "y", &got.y, &back(&expected.y))?;
-            close(
-                case,
-                "final_state",
-                got.final_state.as_ref().unwrap(),
-                expected.final_state.as_ref().unwrap(),
-            )?;
-            let (got, expected) = (case.backward(backward), flipped.backward(backward));
-            close(case, "dx", &got.x, &back(&expected.x))?;
-            close(case, "da", &got.a, &expected.a)
-        },
-    );
+    exact_cases(30, quick, |p| p.reverse = true, |case| ON_DEVICE.reverse(case));
 }
 
 /// Batches that cross the bus in slices: of every kind of tensor, from and to either kind of memory.

@@ -2,7 +2,7 @@
 
 use cudarc::driver::result;
 use selective_scan::cuda::{self, CUdeviceptr, CUstream, Pass};
-use selective_scan::naive::{decode, element_of};
+use selective_scan::naive::decode;
 use selective_scan::{Error, Gradients, Inputs, OutputGradients, Outputs};
 
 use crate::device;
@@ -107,17 +107,10 @@ impl OnDevice {
             inputs: case.inputs().map(|_, bytes| Memory::of(bytes)),
             output_gradients: case.gradients().map(|_, bytes| Memory::of(bytes)),
             outputs: Outputs { y: bytes("y"), final_state: Some(bytes("final_state")) },
-            gradients: Gradients {
-                x: shifted("x"),
-                dt: shifted("dt"),
-                a: bytes("a"),
-                b: bytes("b"),
-                c: bytes("c"),
-                d: problem.d.then(|| bytes("d")),
-                z: problem.z.then(|| bytes("z")),
-                dt_bias: problem.dt_bias.then(|| bytes("dt_bias")),
-                initial_state: problem.initial_state.then(|| bytes("initial_state")),
-            },
+            gradients: case.inputs().differentiable().map(|name, _| match name {
+                "x" | "dt" => shifted(name),
+                _ => bytes(name),
+            }),
             workspaces: [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints].map(workspace),
             checkpoints: Memory::new(cuda::checkpoint_bytes(problem)),
             stream: result::stream::create(result::stream::StreamKind::NonBlocking).unwrap(),
@@ -205,13 +198,13 @@ impl OnDevice {
     pub fn outputs(&self) -> Outputs<Vec<f64>> {
         self.wait();
         let problem = &self.case.problem;
-        self.outputs.as_ref().map(|name, memory| decode(element_of(problem, name), &memory.read()))
+        self.outputs.as_ref().map(|name, memory| decode(problem.element.of(name), &memory.read()))
     }
 
     pub fn gradients(&self) -> Gradients<Vec<f64>> {
         self.wait();
         let problem = &self.case.problem;
-        self.gradients.as_ref().map(|name, memory| decode(element_of(problem, name), &memory.read()))
+        self.gradients.as_ref().map(|name, memory| decode(problem.element.of(name), &memory.read()))
     }
 }
 

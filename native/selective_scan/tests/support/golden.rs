@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
-use selective_scan::naive::{decode, element_of, encode};
+use selective_scan::naive::{decode, encode};
 use selective_scan::{ElementType, Gradients, Inputs, Options, OutputGradients, Outputs, Problem, Spec};
 
 use super::Case;
@@ -14,7 +14,6 @@ use super::Case;
 pub struct Golden {
     pub name: String,
     pub options: Options,
-    pub complex: bool,
     inputs: Inputs<Tensor>,
     gradients_in: OutputGradients<Tensor>,
     pub outputs: Outputs<Vec<f64>>,
@@ -29,15 +28,10 @@ struct Tensor {
 impl Golden {
     /// The case with its inputs rounded to an element type.
     pub fn case(&self, element: ElementType) -> Case {
-        let specs = self.inputs.as_ref().map(|name, tensor| Spec {
-            element: match name {
-                "x" | "dt" | "b" | "c" | "z" => element,
-                _ => element.state_type(),
-            },
-            shape: &tensor.shape,
-        });
+        let specs =
+            self.inputs.as_ref().map(|name, tensor| Spec { element: element.of(name), shape: &tensor.shape });
         let problem = Problem::scan(&specs, &self.options).unwrap();
-        let rounded = |name: &str, tensor: &Tensor| encode(element_of(&problem, name), &tensor.values);
+        let rounded = |name: &str, tensor: &Tensor| encode(problem.element.of(name), &tensor.values);
         Case {
             name: format!("{} {element}", self.name),
             inputs: self.inputs.as_ref().map(rounded),
@@ -71,6 +65,7 @@ fn read(tensors: &SafeTensors<'_>, name: &str, options: &str) -> Golden {
         let view = tensors.tensor(&format!("{name}/{role}/{key}")).ok()?;
         Some(Tensor { shape: view.shape().to_vec(), values: values(&view) })
     };
+    let missing = |key: &str| panic!("{name} has no {key}");
     let values_of = |role: &str, key: &str| find(role, key).map(|tensor| tensor.values);
     Golden {
         name: name.to_owned(),
@@ -81,35 +76,10 @@ fn read(tensors: &SafeTensors<'_>, name: &str, options: &str) -> Golden {
             dt_softplus: option("dt_softplus") == "true",
             ..Options::default()
         },
-        complex: option("complex") == "true",
-        inputs: Inputs {
-            x: find("in", "x").unwrap(),
-            dt: find("in", "dt").unwrap(),
-            a: find("in", "a").unwrap(),
-            b: find("in", "b").unwrap(),
-            c: find("in", "c").unwrap(),
-            d: find("in", "d"),
-            z: find("in", "z"),
-            dt_bias: find("in", "dt_bias"),
-            initial_state: find("in", "initial_state"),
-            seq_idx: None,
-        },
-        gradients_in: OutputGradients {
-            dy: find("in", "dy").unwrap(),
-            dfinal_state: find("in", "dfinal_state"),
-        },
-        outputs: Outputs { y: values_of("out", "y").unwrap(), final_state: values_of("out", "final_state") },
-        gradients: Gradients {
-            x: values_of("grad", "x").unwrap(),
-            dt: values_of("grad", "dt").unwrap(),
-            a: values_of("grad", "a").unwrap(),
-            b: values_of("grad", "b").unwrap(),
-            c: values_of("grad", "c").unwrap(),
-            d: values_of("grad", "d"),
-            z: values_of("grad", "z"),
-            dt_bias: values_of("grad", "dt_bias"),
-            initial_state: values_of("grad", "initial_state"),
-        },
+        inputs: Inputs::by_name(|key| Ok(find("in", key)), missing).unwrap(),
+        gradients_in: OutputGradients::by_name(|key| Ok(find("in", key)), missing).unwrap(),
+        outputs: Outputs::by_name(|key| Ok(values_of("out", key)), missing).unwrap(),
+        gradients: Gradients::by_name(|key| Ok(values_of("grad", key)), missing).unwrap(),
     }
 }
 

@@ -3,18 +3,42 @@
 
 pub mod devices;
 pub mod golden;
+pub mod laws;
 pub mod nvrtc;
 pub mod packing;
 pub mod random;
 pub mod registry;
 pub mod time;
 
-use selective_scan::naive::{decode, element_of, encode};
+use selective_scan::naive::{decode, encode};
 use selective_scan::{ElementType, Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
 
 /// What sequences are stored in.
 pub const ELEMENTS: [ElementType; 4] =
     [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::F16];
+
+/// How far tensors may be from those in float64, or from the same by another way, relative to the norm.
+pub struct Within {
+    pub outputs: f64,
+    pub gradients: f64,
+}
+
+/// Of elements that are computed with, before they are rounded to what sequences are stored in (see [`rounding`]).
+pub fn within(element: ElementType) -> Within {
+    match element {
+        ElementType::F64 => Within { outputs: 1e-12, gradients: 1e-10 },
+        _ => Within { outputs: 2e-6, gradients: 1e-5 },
+    }
+}
+
+/// What rounding to the nearest takes from an element at most, and so from a norm.
+pub fn rounding(element: ElementType) -> f64 {
+    match element {
+        ElementType::Bf16 => 1.0 / 256.0,
+        ElementType::F16 => 1.0 / 2048.0,
+        _ => 0.0,
+    }
+}
 
 /// A call of a backend's forward pass.
 pub type Forward = fn(&Problem, Inputs<&[u8]>, Outputs<&mut [u8]>) -> Result<(), Error>;
@@ -67,7 +91,7 @@ impl Case {
         let names = Outputs { y: (), final_state: Some(()) };
         let mut outputs = names.map(|name, ()| vec![0xff; self.problem.bytes(name)]);
         forward(&self.problem, self.inputs(), outputs.as_mut().map(|_, bytes| &mut bytes[..])).unwrap();
-        outputs.map(|name, bytes| decode(element_of(&self.problem, name), &bytes))
+        outputs.map(|name, bytes| decode(self.problem.element.of(name), &bytes))
     }
 
     /// The gradients of a backend.
@@ -77,19 +101,7 @@ impl Case {
 
     /// Room for the gradients of all inputs, filled with a byte.
     pub fn gradient_buffers(&self, byte: u8) -> Gradients<Vec<u8>> {
-        let i = &self.inputs;
-        let filled = |bytes: &Vec<u8>| vec![byte; bytes.len()];
-        Gradients {
-            x: filled(&i.x),
-            dt: filled(&i.dt),
-            a: filled(&i.a),
-            b: filled(&i.b),
-            c: filled(&i.c),
-            d: i.d.as_ref().map(filled),
-            z: i.z.as_ref().map(filled),
-            dt_bias: i.dt_bias.as_ref().map(filled),
-            initial_state: i.initial_state.as_ref().map(filled),
-        }
+        self.inputs.as_ref().differentiable().map(|_, bytes| vec![byte; bytes.len()])
     }
 
     /// The gradients of any call of that form.
@@ -110,7 +122,7 @@ impl Case {
             gradients.as_mut().map(|_, bytes| &mut bytes[..]),
         )
         .unwrap();
-        gradients.map(|name, bytes| decode(element_of(&self.problem, name), &bytes))
+        gradients.map(|name, bytes| decode(self.problem.element.of(name), &bytes))
     }
 }
 
@@ -153,18 +165,31 @@ pub fn assert_gradients_close(
     assert_close(what, got, expected.iter().filter(|(name, _)| others(name)), tolerance);
 }
 
-/// Panics unless every tensor is within `tolerance` of the norm of what was expected.
+/// Whether every tensor is within `tolerance` of the norm of what was expected, or which is not.
+pub fn close<'a>(
+    what: &str,
+    got: impl Iterator<Item = (&'static str, &'a Vec<f64>)>,
+    expected: impl Iterator<Item = (&'static str, &'a Vec<f64>)>,
+    tolerance: f64,
+) -> Result<(), String> {
+    let (got, expected): (Vec<_>, Vec<_>) = (got.collect(), expected.collect());
+    assert_eq!(got.len(), expected.len(), "{what}: tensors");
+    for ((name, got), (other, expected)) in got.into_iter().zip(expected) {
+        assert_eq!(name, other);
+        let distance = distance(got, expected);
+        if distance > tolerance {
+            return Err(format!("{what}: {name} is {distance:e} away, allowed {tolerance:e}"));
+        }
+    }
+    Ok(())
+}
+
+/// Panics unless they are.
 pub fn assert_close<'a>(
     what: &str,
     got: impl Iterator<Item = (&'static str, &'a Vec<f64>)>,
     expected: impl Iterator<Item = (&'static str, &'a Vec<f64>)>,
     tolerance: f64,
 ) {
-    let (got, expected): (Vec<_>, Vec<_>) = (got.collect(), expected.collect());
-    assert_eq!(got.len(), expected.len(), "{what}: tensors");
-    for ((name, got), (other, expected)) in got.into_iter().zip(expected) {
-        assert_eq!(name, other);
-        let distance = distance(got, expected);
-        assert!(distance <= tolerance, "{what}: {name} is {distance:e} away, allowed {tolerance:e}");
-    }
+    close(what, got, expected, tolerance).unwrap_or_else(|words| panic!("{words}"));
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use selective_scan::naive::{decode, element_of, encode};
+use selective_scan::naive::{decode, encode};
 use selective_scan::{
     Coefficients, ElementType, Inputs, Method, Options, OutputGradients, Problem, Projection, Spec,
 };
@@ -112,13 +112,13 @@ enum Layout {
 pub fn case(problem: Problem, seed: u64) -> Case {
     let mut random = Random(seed);
     let p = &problem;
-    let size = |name: &str| p.bytes(name) / element_of(p, name).size();
+    let size = |name: &str| p.bytes(name) / p.element.of(name).size();
     let normal = |random: &mut Random, name: &str, scale: f64| {
         let values: Vec<f64> = (0..size(name)).map(|_| scale * random.normal()).collect();
-        encode(element_of(p, name), &values)
+        encode(p.element.of(name), &values)
     };
     let rounded =
-        |name: &str, values: &[f64]| decode(element_of(p, name), &encode(element_of(p, name), values));
+        |name: &str, values: &[f64]| decode(p.element.of(name), &encode(p.element.of(name), values));
     let dt: Vec<f64> = (0..size("dt"))
         .map(|_| if p.dt_softplus { random.normal() - 1.0 } else { 0.001 + 0.5 * random.uniform() })
         .collect();
@@ -149,12 +149,12 @@ pub fn case(problem: Problem, seed: u64) -> Case {
     let inputs = Inputs {
         x: normal(&mut random, "x", 1.0),
         dt: encode(p.element, &dt),
-        a: encode(element_of(p, "a"), &a),
+        a: encode(p.element.of("a"), &a),
         b: normal(&mut random, "b", 1.0),
         c: normal(&mut random, "c", 1.0),
         d: p.d.then(|| normal(&mut random, "d", 1.0)),
         z: p.z.then(|| normal(&mut random, "z", 1.0)),
-        dt_bias: p.dt_bias.then(|| encode(element_of(p, "dt_bias"), &dt_bias)),
+        dt_bias: p.dt_bias.then(|| encode(p.element.of("dt_bias"), &dt_bias)),
         initial_state: p.initial_state.then(|| normal(&mut random, "initial_state", 1.0)),
         seq_idx: p.seq_idx.then(|| encode(ElementType::S32, &seq_idx)),
     };
