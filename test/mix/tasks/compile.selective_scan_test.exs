@@ -16,7 +16,10 @@ if File.exists?(task) do
 
       defmodule Other.MixProject do
         use Mix.Project
-        def project, do: [app: :other, version: "0.1.0", compilers: [:selective_scan | Mix.compilers()]]
+        # The package is on the code path, and no dependency.
+        def project do
+          [app: :other, version: "0.1.0", compilers: [:selective_scan | Mix.compilers()], prune_code_paths: false]
+        end
       end
       """)
 
