@@ -14,6 +14,8 @@ from picture import picture
 from results import Run
 from tables import everything
 
+if len(sys.argv) != 2:
+    sys.exit("usage: python3 bench/report.py FOLDER")
 folder = pathlib.Path(sys.argv[1])
 run = Run(folder)
 if run.header is None:

@@ -86,7 +86,7 @@ defmodule Realtime.Loop do
   # how many frames were not done when the next one was due.
   def run(name, seconds, state, frame) do
     start = now_us()
-    frames = round(seconds * 60)
+    frames = max(round(seconds * 60), 1)
 
     {times, missed, _state} =
       Enum.reduce(0..(frames - 1), {[], 0, state}, fn index, {times, missed, state} ->
@@ -185,17 +185,21 @@ end
 types = [seconds: :float, backend: :string, batch: :integer, seq: :integer, dim: :integer, state: :integer]
 {flags, words, unknown} = OptionParser.parse(System.argv(), strict: types)
 
-if words != [] or unknown != [] or Enum.any?(flags, fn {_name, value} -> is_number(value) and value <= 0 end) do
+# The same words as the environment variable takes.
+backend = flags[:backend] || "auto"
+
+if words != [] or unknown != [] or not (backend =~ ~r/^(auto|cpu|nx|cuda(:\d+)?)$/) or
+     Enum.any?(flags, fn {_name, value} -> is_number(value) and value <= 0 end) do
   IO.puts(
     :stderr,
-    "flags, with numbers above 0: " <> Enum.map_join(types, " ", fn {name, type} -> "--#{name} #{type}" end)
+    "flags, with numbers above 0, and auto, cpu, cuda, cuda:1 or nx for a backend: " <>
+      Enum.map_join(types, " ", fn {name, type} -> "--#{name} #{type}" end)
   )
 
   System.halt(2)
 end
 
-# The same words as the environment variable takes.
-if flags[:backend], do: System.put_env("EXPHIL_SCAN_BACKEND", flags[:backend])
+if flags[:backend], do: System.put_env("EXPHIL_SCAN_BACKEND", backend)
 
 [seconds, batch, seq, dim, states] =
   for {name, default} <- [seconds: 10.0, batch: 32, seq: 60, dim: 512, state: 16], do: flags[name] || default

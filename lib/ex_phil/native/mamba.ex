@@ -63,7 +63,8 @@ if Code.ensure_loaded?(Axon) do
 
       * `:block` - `:exphil` or `:mamba_ssm`. Default `:exphil`.
 
-      * `:scan` - options of the scan, such as `[method: :foh, backend: :cpu]`. Default `[]`.
+      * `:scan` - options of the scan that are no tensors, such as `[method: :foh, backend: :cpu]`; with `block: :mamba_ssm`
+        also `:skip` and `:dt_bias` of `ExPhil.Native.Layers.selective_scan/2`. Default `[]`.
 
     ## Examples
 

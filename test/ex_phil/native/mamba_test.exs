@@ -331,7 +331,8 @@ if Code.ensure_loaded?(Axon) do
             {[name: "x"], "got: :name"},
             {[d: Nx.tensor([1.0])], "got: :d"},
             {[initial_state: 1], "got: :initial_state"},
-            {[method: "zoh"], "expected method to be an atom"},
+            {[method: :zho], "expected method to be one of :zoh, "},
+            {[coefficients: :taylor], "expected coefficients to be :exact for method :zoh"},
             {[dt_softplus: 1], "expected dt_softplus to be a boolean, got: 1"},
             {[backend: :tpu], "expected backend to be one of"}
           ],

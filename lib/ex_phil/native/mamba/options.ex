@@ -24,18 +24,14 @@ if Code.ensure_loaded?(Axon) do
     @sizes [:embed_size, :hidden_size, :state_size, :expand_factor, :conv_size, :num_layers]
     @blocks [:exphil, :mamba_ssm]
 
-    @doc "The names of all options."
-    def names, do: Keyword.keys(@defaults) ++ List.flatten(Map.values(@other_names))
+    defp names, do: Keyword.keys(@defaults) ++ List.flatten(Map.values(@other_names))
 
-    @doc "Those of these names, which are none of the model's, and the others."
-    def split!(opts, names), do: opts |> Options.keywords!() |> Keyword.split(names)
+    @doc "Those of these names, which are none of the model's, and the others, which may be `also` of other names than the model's."
+    def split!(opts, own, also \\ []), do: opts |> Options.among!(names() ++ own ++ also) |> Keyword.split(own)
 
     @doc "The options as a map, or `ArgumentError`."
     def read!(opts) do
-      for {name, _value} <- Options.keywords!(opts), name not in names() do
-        expected("options", "among #{list(names())}", name)
-      end
-
+      Options.among!(opts, names())
       options = Map.new(@defaults, fn {name, default} -> {name, given(opts, name, default)} end)
       for name <- @sizes, do: positive!(name, options[name])
       if options.window_size != nil, do: positive!(:window_size, options.window_size)

@@ -77,12 +77,12 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     """
     @spec new(%Axon.ModelState{} | map, keyword) :: Nx.Serving.t()
     def new(parameters, opts) do
-      {own, opts} = Options.split!(opts, [:batch_size, :batch_timeout, :defn_options])
+      {own, opts} = Options.split!(opts, [:batch_size, :batch_timeout, :defn_options], [:head])
       own = Keyword.merge([batch_size: 32, batch_timeout: 1, defn_options: []], own)
       for {name, value} <- own, do: own!(name, value)
       step = Mamba.build_step(opts)
       request = request(opts)
-      parameters!(parameters)
+      parameters = parameters!(parameters)
 
       fn defn_options -> batched(step, parameters, request, own[:batch_size], defn_options) end
       |> Nx.Serving.new(own[:defn_options])
@@ -102,12 +102,14 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       if not Keyword.keyword?(options), do: expected("defn_options", "be a keyword list", options)
     end
 
-    defp parameters!(%Axon.ModelState{}), do: :ok
+    defp parameters!(%Axon.ModelState{} = state), do: state
 
     defp parameters!(%{} = layers) when not is_struct(layers) do
       for {layer, parameters} <- layers,
           not is_map(parameters),
           do: expected("parameters", "be maps of tensors by the names of layers", {layer, parameters})
+
+      Axon.ModelState.new(layers)
     end
 
     defp parameters!(other), do: expected("parameters", "be an Axon.ModelState or a map", other)

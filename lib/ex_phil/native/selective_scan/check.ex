@@ -111,7 +111,6 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   def here!(form, specs, options) do
     tensors = in_order(form, specs)
     for {name, spec} <- tensors, do: element!(name, spec.type)
-    choices!(options)
     sequence = axes!(form, specs.x)
     if form == :step, do: causal!(options, specs)
     for {name, spec} <- tensors, 0 in Tuple.to_list(spec.shape), do: wrong!(name, "have no empty axis", spec.shape)
@@ -119,7 +118,6 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     {state, components} = system!(specs.a, List.last(sequence))
     for {name, spec} <- tensors, do: type!(name, spec.type, specs.x.type)
     for {name, spec} <- tensors, do: shape!(name, spec.shape, sequence, state, components)
-    coefficients!(options)
     limit!(options.dt_limit, specs.x.type)
     for name <- [:b, :c], do: projection!(name, specs[name].shape, sequence, state, components)
     fits_in_memory!(sequence, state)
@@ -140,13 +138,6 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     do: wrong!(name, @numbers_expected, {:type, type})
 
   def element!(_name, _type), do: :ok
-
-  defp choices!(%{method: method, coefficients: coefficients}) do
-    if method not in Options.methods(), do: wrong!(:method, "be one of #{names(Options.methods())}", method)
-
-    if coefficients not in [:exact, :taylor],
-      do: wrong!(:coefficients, "be one of :exact, :taylor", coefficients)
-  end
 
   defp axes!(:scan, %{shape: {_, _, _} = shape}), do: Tuple.to_list(shape)
   defp axes!(:step, %{shape: {_, _} = shape}), do: Tuple.to_list(shape)
@@ -200,14 +191,6 @@ defmodule ExPhil.Native.SelectiveScan.Check do
 
     if expected && Tuple.to_list(shape) != expected, do: wrong!(name, "have shape #{shape(expected)}", shape)
   end
-
-  defp coefficients!(%{method: method, coefficients: :taylor}) do
-    if method not in Options.with_taylor() do
-      wrong!(:coefficients, "be :exact for method #{inspect(method)}, which has no truncated series", :taylor)
-    end
-  end
-
-  defp coefficients!(_exact), do: :ok
 
   defp limit!({min, max}, of_x) do
     if held(min, of_x) == :infinity or held(max, of_x) == :neg_infinity do
@@ -268,7 +251,6 @@ defmodule ExPhil.Native.SelectiveScan.Check do
 
   defp whole(axis, block), do: div(axis + block - 1, block) * block
 
-  defp names(atoms), do: Enum.map_join(atoms, ", ", &inspect/1)
   defp shape(axes), do: "{#{Enum.join(axes, ", ")}}"
 
   defp wrong!(name, expected, got) do

@@ -26,6 +26,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   @with_taylor [:foh, :poly, :highorder]
   @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
   @of_backward [:dfinal_state, :boundary_states]
+  @coefficients [:exact, :taylor]
   @algorithms [:blelloch, :hillis_steele, :cumsum, :sequential]
   @tensors @optional ++ @of_backward
   @backward [
@@ -45,7 +46,26 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   @doc "Reads the options of a scan, `form` `:scan`, of a step, `:step`, or of a backward pass, `:backward`."
   def read!([], _form), do: %__MODULE__{}
 
-  def read!(opts, form), do: opts |> keywords!() |> read_each(form)
+  def read!(opts, form) do
+    options = opts |> among!(known(form)) |> read_each()
+    coefficients!(options)
+    options
+  end
+
+  @doc "The names of the options of each."
+  def known(:scan), do: @scan
+  def known(:step), do: @step
+  def known(:backward), do: @backward
+
+  @doc "Options as they are, or `ArgumentError` where they are no keyword list, or have another name than these."
+  def among!(opts, names) do
+    for {name, _value} <- keywords!(opts), name not in names do
+      words = names |> Enum.uniq() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
+      raise ArgumentError, "expected options to be among #{words}, got: #{inspect(name)}"
+    end
+
+    opts
+  end
 
   @doc "Options as they are, or `ArgumentError` where they are no keyword list."
   def keywords!(opts) do
@@ -56,32 +76,25 @@ defmodule ExPhil.Native.SelectiveScan.Options do
     end
   end
 
-  defp read_each([], _form), do: %__MODULE__{}
+  defp read_each([]), do: %__MODULE__{}
 
   # The first of several counts, as with `Keyword.get/2`.
-  defp read_each([{name, value} | rest], form) do
-    %{read_each(rest, form) | known!(name, form) => value!(name, value)}
+  defp read_each([{name, value} | rest]), do: %{read_each(rest) | name => value!(name, value)}
+
+  defp coefficients!(%{method: method, coefficients: :taylor}) when method not in @with_taylor do
+    expected(:coefficients, ":exact for method #{inspect(method)}, which has no truncated series", :taylor)
   end
 
-  defp known!(name, :scan) when name in @scan, do: name
-  defp known!(name, :step) when name in @step, do: name
-  defp known!(name, :backward) when name in @backward, do: name
-
-  defp known!(name, form) do
-    names = form |> known() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
-    raise ArgumentError, "expected options to be among #{names}, got: #{inspect(name)}"
-  end
-
-  defp known(:scan), do: @scan
-  defp known(:step), do: @step
-  defp known(:backward), do: @backward
+  defp coefficients!(_options), do: :ok
 
   defp value!(name, nil) when name in @tensors, do: nil
   defp value!(name, value) when name in @tensors, do: Tensor.given!(value, name)
 
-  defp value!(name, value) when name in [:method, :coefficients] do
-    if is_atom(value) and value != nil, do: value, else: expected(name, "an atom", value)
-  end
+  defp value!(:method, value) when value in @methods, do: value
+  defp value!(:method, value), do: expected(:method, one_of(@methods), value)
+
+  defp value!(:coefficients, value) when value in @coefficients, do: value
+  defp value!(:coefficients, value), do: expected(:coefficients, one_of(@coefficients), value)
 
   # `nil` is for the method to decide.
   defp value!(:bidirectional, value) when is_boolean(value) or is_nil(value), do: value
@@ -110,9 +123,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
 
   defp value!(:algorithm, value) when value in [nil | @algorithms], do: value
 
-  defp value!(:algorithm, value) do
-    expected(:algorithm, "one of #{Enum.map_join(@algorithms, ", ", &inspect/1)}", value)
-  end
+  defp value!(:algorithm, value), do: expected(:algorithm, one_of(@algorithms), value)
 
   @doc "All methods, in the order of the documentation."
   def methods, do: @methods
@@ -150,6 +161,8 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   # Integers go as far as those of the native library.
   defp number?(value) when is_integer(value), do: value in -(2 ** 63)..(2 ** 63 - 1)
   defp number?(value), do: is_float(value) or value in [:infinity, :neg_infinity]
+
+  defp one_of(atoms), do: "one of #{Enum.map_join(atoms, ", ", &inspect/1)}"
 
   defp expected(name, what, value) do
     raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"

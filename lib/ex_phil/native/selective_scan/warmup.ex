@@ -13,7 +13,7 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   @calls 5
 
   def run(opts) do
-    {own, options} = opts |> Options.keywords!() |> Keyword.split(@own)
+    {own, options} = opts |> Options.among!(@own ++ Options.known(:scan)) |> Keyword.split(@own)
     tensors = tensors(own)
 
     for function <- functions!(Keyword.get(own, :for, [:scan])),

@@ -167,7 +167,7 @@ if Code.ensure_loaded?(Nx) do
 
     defp options(settings), do: struct!(SelectiveScan.Options, settings)
 
-    # Of each rule one breach or more: tensors and options of a scan or a step, where the first are `x` of 2 × 7 × 6 or
+    # Of each rule that is not one of the options alone one breach or more: tensors and options of a scan or a step, where the first are `x` of 2 × 7 × 6 or
     # 2 × 6, and 4 states.
     defp faults(form) do
       zeros = &Tensor.zeros/2
@@ -203,9 +203,6 @@ if Code.ensure_loaded?(Nx) do
 
       of_options =
         for settings <- [
-              [method: :zho],
-              [coefficients: :series],
-              [coefficients: :taylor],
               [dt_limit: {1, 0}],
               # Infinite in f32.
               [dt_limit: {1.5e300, 1.5e301}],

@@ -174,8 +174,8 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
   test "values of options" do
     methods = ":zoh, :zoh_exact, :foh, :bilinear, :poly, :highorder, :rk4"
     assert refused([], method: :zho) == "expected method to be one of #{methods}, got: :zho"
-    assert refused([], method: "zoh") == ~s(expected method to be an atom, got: "zoh")
-    assert refused([], method: nil) == "expected method to be an atom, got: nil"
+    assert refused([], method: "zoh") == ~s(expected method to be one of #{methods}, got: "zoh")
+    assert refused([], method: nil) == "expected method to be one of #{methods}, got: nil"
     assert refused([], coefficients: :series) =~ "expected coefficients to be one of :exact, :taylor"
     assert refused([], method: :zoh, coefficients: :taylor) =~ "expected coefficients to be :exact"
     assert refused([], bidirectional: :yes) == "expected bidirectional to be a boolean or nil, got: :yes"

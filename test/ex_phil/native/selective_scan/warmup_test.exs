@@ -44,7 +44,8 @@ defmodule ExPhil.Native.SelectiveScan.WarmupTest do
           {[for: []], "expected for to be a list of"},
           {[method: :zho], "expected method to be one of :zoh"},
           {[dt: {2, 7, 6}], "expected options to be among"},
-          {[dy: true], "expected options to be among"},
+          {[dy: true], "expected options to be among :a, :algorithm, "},
+          {[dfinal_state: true, for: [:backward]], "got: :dfinal_state"},
           {[seq_idx: true, for: [:step]], "expected seq_idx to be absent in a step"},
           {[backend: :gpu], "expected backend to be one of :auto"}
         ] do
