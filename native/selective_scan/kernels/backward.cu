@@ -181,11 +181,14 @@ __device__ __forceinline__ void find_thread_anew([[maybe_unused]] Thread& thread
 }
 
 // The rates as they are walked with. Apart from their loads, so that a tile can be asked for between.
-__device__ __forceinline__ void settle_rates(Thread& thread) {
+__device__ __forceinline__ void settle_rates(Thread& thread, const Arguments& args) {
+  const int count = states_here(args);
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
 #pragma unroll
-    for (int s = 0; s < STATES; s++) thread.a[p][s] = finite_rate(thread.a[p][s]);
+    for (int s = 0; s < STATES; s++) {
+      thread.a[p][s] = finite_rate(rate_of_slot(thread.a[p][s], slot_of(thread.lane, s ^ thread.order), count));
+    }
   }
 }
 
@@ -246,7 +249,7 @@ __device__ __forceinline__ void begin_block(Thread& thread, Shared& shared, cons
 #if HAS_D || HAS_DT_BIAS
   __syncwarp();
 #endif
-  if (!RATES_LATER) settle_rates(thread);
+  if (!RATES_LATER) settle_rates(thread, args);
 }
 
 #if SUMMARY
@@ -598,7 +601,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
         sum_warps(shared, args);
         if (thread_anew() == 0) course.tile = number - 1;  // all have read it
       });
-      if (RATES_LATER) settle_rates(thread);
+      if (RATES_LATER) settle_rates(thread, args);
       // Sums are asked for again when the next tile is entered. Now, so that nothing of this has to be kept for it.
       if (thread_anew() == 0) {
         const i64 contributions = blocks_of_channels(args);

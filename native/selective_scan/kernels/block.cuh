@@ -183,7 +183,11 @@ __device__ __forceinline__ void load_states(State (&states)[STATES], const State
   }
 }
 
-// The same of a row of SLOTS that are all there, aligned: of a tile of a projection, of what chunks come to.
+// The rate of a slot, once it is waited for. One that is not there decays, if next to nothing: where Δ is infinite, a rate of zero would
+// make of its state what is no number, and with the sums over states of those that are there.
+__device__ __forceinline__ State rate_of_slot(State a, int slot, int count) { return slot < count ? a : to_state((Real)-1e-10); }
+
+// States of a row of SLOTS that are all there, aligned: of a tile of a projection, of what chunks come to.
 __device__ __forceinline__ void load_slots(State (&states)[STATES], const State* row, int lane) {
 #pragma unroll
   for (int first = 0; first < STATES; first += PACK) {
@@ -403,7 +407,8 @@ __device__ __forceinline__ void store_vector(Stored* target, const Real (&values
 #if ELEMENT == 1
 __device__ __forceinline__ Real softplus(Real x) { return x > (Real)20 ? x : log1p(exp(x)); }
 __device__ __forceinline__ Real sigmoid(Real x) { return (Real)1 / ((Real)1 + exp(-x)); }
-__device__ __forceinline__ Real slope_of_softplus(Real delta) { return -expm1(-delta); }
+// Beyond what it makes of 20, Δ was left as it is.
+__device__ __forceinline__ Real slope_of_softplus(Real delta) { return delta > (Real)20.000000002061154 ? (Real)1 : -expm1(-delta); }
 #else
 // max(x, 0) + log1p(u), u = e^−|x|, within 5e-7 (x > −40): beyond 20 that is x. u must be right where it is all there
 // is: what rounding takes from the exponent is put back to first order. log1p(u)/u is a minimax polynomial, relative error

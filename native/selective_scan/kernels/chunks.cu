@@ -138,6 +138,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   load_states(a, row ? row + first_state(args) : row, states_here(args), thread.lane);
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
+    a[s] = rate_of_slot(a[s], slot_of(thread.lane, s), states_here(args));
     thread.rate[s] = rate_of(ADJOINTS ? finite_rate(a[s]) : a[s]);
     thread.carried[s] = to_state(0);
   }

@@ -138,12 +138,13 @@ __device__ __forceinline__ void load_parameters(State (&a)[STATES], [[maybe_unus
 }
 
 // Takes them up; whether all rates are finite.
-__device__ __forceinline__ bool take_parameters(State (&a)[STATES], Thread& thread, const Arguments& args,
-                                                [[maybe_unused]] int round) {
+__device__ __forceinline__ bool take_parameters(State (&a)[STATES], Thread& thread, const Arguments& args, int round) {
   bool finite = true;
+  const int count = states_of_round(thread, args, round);
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     settle(a[s], args);
+    a[s] = rate_of_slot(a[s], slot_of(thread.lane, s), count);
     thread.rate[s] = rate_of(a[s]);
 #if B_CONSTANT
     settle(thread.b[s], args);

@@ -62,7 +62,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     settle(a[s], args);
-    thread.rate[s] = rate_of(finite_rate(a[s]));
+    thread.rate[s] = rate_of(finite_rate(rate_of_slot(a[s], slot_of(thread.lane, s), thread.count)));
     settle(thread.h[s], args);
 #if B_CONSTANT
     settle(thread.b[s], args);
@@ -82,25 +82,28 @@ __device__ __forceinline__ void fetch_projection(const Projection& tile, const T
 }
 
 #if SEQ_IDX
-// Frames that begin a sequence take nothing over; frames that are none change nothing.
-__device__ __forceinline__ void mend(const Tile& tile, int first, OwnStates& decays, OwnStates& inputs) {
+// Frames that are none change nothing. The frames that begin a sequence, a bit each.
+__device__ __forceinline__ u32 mend(const Tile& tile, int first, OwnStates& decays, OwnStates& inputs) {
+  u32 resets = 0;
 #pragma unroll
   for (int f = 0; f < OWN_FRAMES; f++) {
     const u8 mark = tile.marks[first + f];
-    if (mark == 0) continue;
+    if (mark & MARK_RESET) resets |= 1u << f;
+    if (!(mark & MARK_SKIP)) continue;
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      if (mark & MARK_SKIP) inputs[f][s] = to_state(0);
-      if (mark & MARK_SKIP) decays[f][s] = to_state(1);
-      if (mark & MARK_RESET) decays[f][s] = to_state(0);
+      inputs[f][s] = to_state(0);
+      decays[f][s] = to_state(1);
     }
   }
+  return resets;
 }
 #endif
 
-// Decays and inputs, g·(B·x), of the thread's frames, of which `first` is the first in the tile, and all decays in one.
-__device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread& thread, int first, [[maybe_unused]] bool marked,
-                                                  OwnStates& decays, OwnStates& inputs, State (&product)[STATES]) {
+// Decays and inputs, g·(B·x), of the thread's frames, of which `first` is the first in the tile, and all decays in one. The frames
+// that begin a sequence, a bit each.
+__device__ __forceinline__ u32 find_coefficients(const Tile& tile, const Thread& thread, int first, [[maybe_unused]] bool marked,
+                                                 OwnStates& decays, OwnStates& inputs, State (&product)[STATES]) {
   Real delta[OWN_FRAMES], x[OWN_FRAMES];
   load_reals(delta, &tile.delta[thread.row][first]);
   load_reals(x, &tile.x[thread.row][first]);
@@ -127,7 +130,9 @@ __device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread
     }
   }
 #if SEQ_IDX
-  if (marked) mend(tile, first, decays, inputs);
+  const u32 resets = marked ? mend(tile, first, decays, inputs) : 0;
+#else
+  constexpr u32 resets = 0;
 #endif
 #if DECAY_BY_SUM && !SEQ_IDX
   Real sum = delta[0];
@@ -143,9 +148,16 @@ __device__ __forceinline__ void find_coefficients(const Tile& tile, const Thread
     for (int f = 1; f < OWN_FRAMES; f++) product[s] = decays[f][s] * product[s];
   }
 #endif
+  return resets;
+}
+
+// The state after frame f of the thread. Where a sequence begins it takes nothing over, be that no number.
+__device__ __forceinline__ State after_frame(State before, State decay, State input, u32 resets, int f) {
+  return resets >> f & 1 ? input : decay * before + input;
 }
 
 // What the time lane `by` before this has; anything where there is none.
+__device__ __forceinline__ bool from_before(bool value, int by) { return __shfl_up_sync(ALL_LANES, (int)value, 2 * by) != 0; }
 __device__ __forceinline__ Real from_before(Real value, int by) { return __shfl_up_sync(ALL_LANES, value, 2 * by); }
 __device__ __forceinline__ Complex from_before(Complex value, int by) {
   return {from_before(value.re, by), from_before(value.im, by)};
@@ -161,17 +173,25 @@ __device__ __forceinline__ Complex turned(Complex value, const Thread& thread) {
 }
 
 // The state before the thread's first frame; thread.h becomes that before the next tile.
-__device__ __forceinline__ void scan_time_lanes(Thread& thread, const OwnStates& decays, const OwnStates& inputs,
+__device__ __forceinline__ void scan_time_lanes(Thread& thread, const OwnStates& decays, const OwnStates& inputs, u32 resets,
                                                 State (&product)[STATES], State (&h)[STATES]) {
+  // The steps of the scan that take nothing over, a bit `by` each: there is nothing, or a sequence begins in what has been joined.
+  u32 begins = 0;
+  bool reset = resets != 0;
+#pragma unroll
+  for (int by = 1; by < TIME_LANES; by *= 2) {
+    begins |= reset || thread.time_lane < by ? by : 0;
+    if (SEQ_IDX) reset |= from_before(reset, by) && thread.time_lane >= by;
+  }
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
-    State state = decays[0][s] * thread.h[s] + inputs[0][s];
+    State state = thread.h[s];
 #pragma unroll
-    for (int f = 1; f < OWN_FRAMES; f++) state = decays[f][s] * state + inputs[f][s];
+    for (int f = 0; f < OWN_FRAMES; f++) state = after_frame(state, decays[f][s], inputs[f][s], resets, f);
 #pragma unroll
     for (int by = 1; by < TIME_LANES; by *= 2) {
       const State before = from_before(state, by);
-      state = over_chunk(before, product[s], state, thread.time_lane < by);
+      state = over_chunk(before, product[s], state, begins & by);
       // Wrong where the product reaches back to the first time lane; there it is not asked for any more.
       product[s] = product[s] * from_before(product[s], by);
     }
@@ -193,7 +213,7 @@ __device__ __forceinline__ void keep(const State (&h)[STATES], const Thread& thr
 
 // Walks the thread's frames and puts Σ C h where x was.
 __device__ __forceinline__ void walk_frames(Tile& tile, const Thread& thread, int first, const OwnStates& decays,
-                                            const OwnStates& inputs, State (&h)[STATES]) {
+                                            const OwnStates& inputs, u32 resets, State (&h)[STATES]) {
 #if TILE_C
   OwnStates c;
   fetch_projection(tile.c, thread, c);
@@ -204,7 +224,7 @@ __device__ __forceinline__ void walk_frames(Tile& tile, const Thread& thread, in
     State sum = to_state(0);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      h[s] = decays[f][s] * h[s] + inputs[f][s];
+      h[s] = after_frame(h[s], decays[f][s], inputs[f][s], resets, f);
 #if C_CONSTANT
       const State output = thread.c[s] * h[s];
 #else
@@ -223,10 +243,10 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
   const int first = thread.time_lane * OWN_FRAMES;
   OwnStates decays, inputs;
   State product[STATES], h[STATES];
-  find_coefficients(tile, thread, first, marked, decays, inputs, product);
-  scan_time_lanes(thread, decays, inputs, product, h);
+  const u32 resets = find_coefficients(tile, thread, first, marked, decays, inputs, product);
+  scan_time_lanes(thread, decays, inputs, resets, product, h);
   if (args.checkpoints && first < rows) keep(h, thread, args, place, (u32)(i + first));
-  walk_frames(tile, thread, first, decays, inputs, h);
+  walk_frames(tile, thread, first, decays, inputs, resets, h);
 }
 
 __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {

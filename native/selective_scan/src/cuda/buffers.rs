@@ -55,9 +55,9 @@ impl Pools {
 
     /// Pinned memory of at least this length. The context must be current.
     pub(super) fn pinned(&self, len: usize) -> Result<PinnedBuffer, Error> {
-        self.pinned
-            .take(len, &self.allocations)
-            .during(|| format!("allocating {} of pinned memory for cuda:{}", readable(len), self.ordinal))
+        self.pinned.take(len, &self.allocations).during_on_host(|| {
+            format!("allocating {} of pinned memory for cuda:{}", readable(len), self.ordinal)
+        })
     }
 
     /// Whether the bytes lie in pinned memory of this device.

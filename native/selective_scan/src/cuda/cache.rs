@@ -1,7 +1,7 @@
 //! Kernels that were compiled are kept on disk.
 //!
-//! A file is named by what its kernel depends on. It begins with the hash of the rest, so that a torn or foreign file is
-//! seen and compiled anew; it is written beside its place and renamed, so that nobody reads half of it. A cache that
+//! A file is named by what its kernel depends on. It begins with the hash of its name and the rest, so that a torn or foreign file,
+//! or one that had another name, is seen and compiled anew; it is written beside its place and renamed, so that nobody reads half of it. A cache that
 //! cannot be read or written costs time and nothing else.
 
 use std::fs;
@@ -40,20 +40,24 @@ impl Cache {
             return None;
         }
         let image = bytes.split_off(DIGEST);
-        (Sha256::digest(&image)[..] == bytes[..]).then_some(image)
+        (digest(key, &image)[..] == bytes[..]).then_some(image)
     }
 
     pub(super) fn write(&self, key: &Key, image: &[u8]) {
         if let Some(file) = self.file(key) {
             // A cache that cannot be written is none.
-            let _ = write(&file, image);
+            let _ = write(&file, &digest(key, image), image);
         }
     }
 }
 
 const DIGEST: usize = 32;
 
-fn write(file: &Path, image: &[u8]) -> std::io::Result<()> {
+fn digest(key: &Key, image: &[u8]) -> [u8; DIGEST] {
+    Sha256::new().chain_update(key).chain_update(image).finalize().into()
+}
+
+fn write(file: &Path, digest: &[u8], image: &[u8]) -> std::io::Result<()> {
     static WRITES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let count = WRITES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let beside = file.with_extension(format!("{}.{count}", std::process::id()));
@@ -61,7 +65,7 @@ fn write(file: &Path, image: &[u8]) -> std::io::Result<()> {
         fs::create_dir_all(directory)?;
     }
     let written = fs::File::create(&beside).and_then(|mut out| {
-        out.write_all(&Sha256::digest(image))?;
+        out.write_all(digest)?;
         out.write_all(image)
     });
     let renamed = written.and_then(|()| fs::rename(&beside, file));

@@ -25,7 +25,12 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T, Error>) -> Result<T, Erro
         if !NOT_THERE.iter().any(|beginning| words.starts_with(beginning)) {
             resume_unwind(panic);
         }
-        Err(unavailable(words, "install a current NVIDIA driver, or use the cpu backend"))
+        let lacks = if words.to_lowercase().contains("nvrtc") {
+            "an NVRTC of CUDA 12 or 13"
+        } else {
+            "a current NVIDIA driver"
+        };
+        Err(unavailable(words, format!("install {lacks}, or use the cpu backend")))
     })
 }
 
@@ -88,16 +93,31 @@ fn remedy(error: DriverError) -> &'static str {
 pub(super) trait During<T> {
     /// The result, with an [`Error::Failed`] that names `operation`.
     fn during(self, operation: impl FnOnce() -> String) -> Result<T, Error>;
+
+    /// The same of what asks for memory of the host.
+    fn during_on_host(self, operation: impl FnOnce() -> String) -> Result<T, Error>;
 }
 
 impl<T> During<T> for Result<T, DriverError> {
     fn during(self, operation: impl FnOnce() -> String) -> Result<T, Error> {
-        self.map_err(|error| Error::Failed {
-            operation: operation(),
-            reason: words(error),
-            remedy: remedy(error).to_owned(),
+        self.map_err(|error| failed(operation(), error, remedy(error)))
+    }
+
+    fn during_on_host(self, operation: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|error| {
+            let remedy = match error.0 {
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    "free memory of the host, raise the limit on what may be locked, or split the batch"
+                }
+                _ => remedy(error),
+            };
+            failed(operation(), error, remedy)
         })
     }
+}
+
+fn failed(operation: String, error: DriverError, remedy: &str) -> Error {
+    Error::Failed { operation, reason: words(error), remedy: remedy.to_owned() }
 }
 
 /// A number of bytes as people read it.

@@ -91,7 +91,10 @@ impl Images {
         match reason {
             Error::Unavailable { backend, reason, remedy } => {
                 let packed = match &self.pack {
-                    Some(file) => format!("and {} has no kernel for this problem", file.display()),
+                    Some(file) if file.is_file() => {
+                        format!("and {} has no kernel for this problem", file.display())
+                    }
+                    Some(file) => format!("and there are no packed kernels at {}", file.display()),
                     None => "and no packed kernels are there".to_owned(),
                 };
                 Error::Unavailable { backend, reason: format!("{reason}; {packed}"), remedy }

@@ -49,7 +49,8 @@ pub fn use_packed_kernels(file: &Path) {
 
 /// The pack that this process was told of.
 pub(super) fn told_of() -> Option<PathBuf> {
-    std::env::var_os("EXPHIL_KERNELS").map(PathBuf::from).or_else(|| PACK.get().cloned())
+    let named = std::env::var_os("EXPHIL_KERNELS").filter(|path| !path.is_empty());
+    named.map(PathBuf::from).or_else(|| PACK.get().cloned())
 }
 
 /// A kernel's image in a pack, for devices of this architecture; none where the file is not there, is not whole, or lacks

@@ -141,7 +141,7 @@ fn first_calls_with(folders: &[PathBuf; 3]) {
 
     let words = times(&[("XDG_CACHE_HOME", &empty), no_pack(), hidden]).unwrap_err();
     assert!(
-        words.contains("EXPHIL_NVRTC=none") && words.contains("has no kernel for this problem"),
+        words.contains("EXPHIL_NVRTC=none") && words.contains("there are no packed kernels at none"),
         "{words}"
     );
 

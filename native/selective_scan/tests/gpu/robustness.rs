@@ -162,8 +162,9 @@ pub fn recovery(_: bool) {
 pub fn not_a_number(_: bool) {
     let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
     for (seed, value) in values.into_iter().enumerate() {
-        for name in ["x", "dt", "b", "z"] {
-            let mut case = random::case(block(2, 40, 33, 4), seed as u64);
+        // With states that fill what threads hold of them, and with one that does not.
+        for (name, state) in ["x", "dt", "b", "z"].into_iter().flat_map(|name| [(name, 4), (name, 5)]) {
+            let mut case = random::case(block(2, 40, 33, state), seed as u64);
             let tensor = match name {
                 "x" => &mut case.inputs.x,
                 "dt" => &mut case.inputs.dt,
@@ -172,24 +173,32 @@ pub fn not_a_number(_: bool) {
             };
             let at = tensor.len() / 8 * 4;
             tensor[at..at + 4].copy_from_slice(&(value as f32).to_ne_bytes());
-            let got = case.forward(forward);
-            let expected = naive::forward(&case.problem, case.inputs());
-            for (got, expected) in got.y.iter().zip(&expected.y) {
-                assert_eq!(got.is_finite(), expected.is_finite(), "{name} {value}: {got} {expected}");
-                assert!(!got.is_finite() || (got - expected).abs() <= 1e-4 * (1.0 + expected.abs()));
+            let (outputs, gradients) = (case.forward(forward), case.backward(backward));
+            let (expected, of_gradients) =
+                naive::forward_and_backward(&case.problem, case.inputs(), case.gradients());
+            let got = outputs.iter().chain(gradients.iter());
+            for ((tensor, got), (_, expected)) in got.zip(expected.iter().chain(of_gradients.iter())) {
+                for (got, expected) in got.iter().zip(expected) {
+                    let words = format!("{name} {value}, {state} states: {tensor} is {got}, not {expected}");
+                    assert_eq!(got.is_finite(), expected.is_finite(), "{words}");
+                    assert!(
+                        !got.is_finite() || (got - expected).abs() <= 1e-4 * (1.0 + expected.abs()),
+                        "{words}"
+                    );
+                }
             }
-            case.backward(backward);
         }
     }
     sequences_keep_it_to_themselves();
     nothing_comes_of_zero();
 }
 
-/// Where several sequences share a row, gradients of those before one that is not finite are as if it were.
+/// Where several sequences share a row, outputs after one that is not finite are as if it were, and so are gradients before it.
 fn sequences_keep_it_to_themselves() {
     const FRAMES: usize = 7;
     // Rows in parts, in one tile, in segments that begin within tiles, in tiles, and in chunks of several tiles.
     for problem in [
+        packed(problem(1, 40, 3, 1)),
         packed(problem(1, 60, 64, 16)),
         packed(by(Method::Bilinear, block(1, 60, 64, 16))),
         packed(problem(5, 58, 1024, 16)),
@@ -200,7 +209,7 @@ fn sequences_keep_it_to_themselves() {
         let mut case = random::case(problem, 1);
         let Problem { seq, dim, state, element, .. } = case.problem;
         case.pack_sequences_of(FRAMES);
-        let finite = case.backward(backward);
+        let (finite, outputs) = (case.backward(backward), case.forward(forward));
         // The last sequence of the first row.
         let before = (seq - 1) / FRAMES * FRAMES;
         let of_frames = |width: usize| before * width * element.size()..seq * width * element.size();
@@ -210,6 +219,12 @@ fn sequences_keep_it_to_themselves() {
         let same = |with_nan: &[f64], finite: &[f64]| with_nan[..before * dim] == finite[..before * dim];
         assert!(with_nan.x[before * dim..seq * dim].iter().all(|dx| dx.is_nan()), "{:?}", case.problem);
         assert!(same(&with_nan.x, &finite.x) && same(&with_nan.dt, &finite.dt), "{:?}", case.problem);
+        // The first sequence of the first row.
+        case.inputs.x[..FRAMES * dim * element.size()].fill(0xff);
+        let with_nan = case.forward(forward);
+        let (own, others) = with_nan.y[..before * dim].split_at(FRAMES * dim);
+        assert!(own.iter().all(|y| y.is_nan()), "{:?}", case.problem);
+        assert!(others == &outputs.y[FRAMES * dim..before * dim], "{:?}", case.problem);
     }
 }
 
