@@ -9,6 +9,7 @@ on the device where the arrays are. It has gradients (`jax.grad`), folds under `
 dim by `jax.jit` over a mesh and by `jax.shard_map`.
 """
 
+from ._library import register
 from ._scan import selective_scan
 
-__all__ = ["selective_scan"]
+__all__ = ["register", "selective_scan"]

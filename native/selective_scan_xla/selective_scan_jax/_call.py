@@ -121,6 +121,8 @@ def batched_call(call: Call) -> Function:
 
     @function.def_vmap
     def rule(axis_size: int, is_batched: list[bool], *operands: Array) -> tuple[list[Array], list[bool]]:
+        if axis_size == 0:
+            return _none(is_batched, operands), [True] * len(call.results)
         own = [call.axes(name) for name, batched in zip(call.operands, is_batched) if batched]
         every = own + [call.axes(name) for name in call.results]
         into = "b" if all("b" in axes for axes in every) else "dgh"
@@ -134,6 +136,12 @@ def batched_call(call: Call) -> Function:
         results = function(*folded)
         unfolded = [_unfold(axis_size, call.axes(n), into, v) for n, v in zip(call.results, results)]
         return unfolded, [True] * len(unfolded)
+
+    def _none(is_batched: list[bool], operands: Sequence[Array]) -> list[Array]:
+        one = [
+            jax.ShapeDtypeStruct(v.shape[1:] if batched else v.shape, v.dtype) for v, batched in zip(operands, is_batched)
+        ]
+        return [jnp.zeros((0, *result.shape), result.dtype) for result in jax.eval_shape(function, *one)]
 
     def _one_by_one(axis_size: int, is_batched: list[bool], operands: Sequence[Array]) -> list[Array]:
         def one(i: Array) -> list[Array]:

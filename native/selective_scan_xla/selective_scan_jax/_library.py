@@ -43,13 +43,27 @@ def _path() -> pathlib.Path:
 @functools.cache
 def library() -> ctypes.CDLL:
     """The library, with its handlers registered."""
-    loaded = ctypes.CDLL(str(_path()))
+    path = _path()
+    try:
+        loaded = ctypes.CDLL(str(path))
+        loaded.exphil_selective_scan_scratch  # or it is another library
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"{path} is not the native library of selective_scan_jax ({error}); install the package with pip, or let the "
+            "environment variable EXPHIL_XLA_LIBRARY name libselective_scan_xla.so"
+        ) from None
     jax.devices()  # Before its first look at devices, JAX only remembers registrations, and may forget one.
     for name, function in ((FORWARD, "exphil_selective_scan_fwd"), (BACKWARD, "exphil_selective_scan_bwd")):
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(loaded[f"{function}_host"]), platform="cpu")
         cuda = jax.ffi.pycapsule(loaded[f"{function}_cuda"])
         jax.ffi.register_ffi_target(name, {"initialize": cuda, "execute": cuda}, platform="CUDA")
     return loaded
+
+
+def register() -> None:
+    """Registers the handlers with XLA. The first scan does so, too: this is for a process that loads programs which another has
+    compiled, before it makes any itself."""
+    library()
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 from . import _library
-from ._call import Call, batched_call, kind_of, scratch_of, varying_together
+from ._call import Call, Function, batched_call, kind_of, scratch_of, varying_together
 
 Array = jax.Array
 ArrayLike = jax.typing.ArrayLike
@@ -18,6 +18,7 @@ ArrayLike = jax.typing.ArrayLike
 Method = typing.Literal["zoh", "zoh_exact", "foh", "bilinear", "poly", "highorder", "rk4"]
 Coefficients = typing.Literal["exact", "taylor"]
 
+_REQUIRED = ("x", "dt", "a", "b", "c")
 _COMPLEX_INPUTS = ("a", "b", "c", "initial_state")
 
 
@@ -62,7 +63,8 @@ def selective_scan(
         a: the diagonal of A, (dim, state), real or complex; float32 (complex64), or float64 (complex128) where x is.
             With a complex a, b and c are complex too, and y is the real part over both of each pair of conjugate
             states: 2 Re Σ C h.
-        b: B, (batch, seq, state), (batch, seq, groups, state) or constant (dim, state), of the type of x.
+        b: B, (batch, seq, state), (batch, seq, groups, state) or constant (dim, state), of the type of x. With a complex a, and
+            x of 16 bits, complex64, whose parts are rounded to the type of x.
         c: C, like b.
         method: the discretization. "zoh" is Mamba's.
         coefficients: closed forms, or the series cut after four terms.
@@ -86,7 +88,8 @@ def selective_scan(
     """
     given = {"x": x, "dt": dt, "a": a, "b": b, "c": c, "d": d, "z": z, "dt_bias": dt_bias}
     given |= {"initial_state": initial_state, "seq_idx": seq_idx}
-    arrays = {name: jnp.asarray(value) for name, value in given.items() if value is not None}
+    arrays = {name: _array(name, v) for name, v in given.items() if v is not None or name in _REQUIRED}
+    return_final_state = _flag("return_final_state", return_final_state)
     if arrays["a"].ndim != 2:
         raise ValueError(f"expected a to have shape (dim, state), got: {arrays['a'].shape}")
     is_complex = jnp.iscomplexobj(arrays["a"])
@@ -97,8 +100,8 @@ def selective_scan(
         results=(),
         complex=is_complex,
         constant=constant,
-        method=method,
-        coefficients=coefficients,
+        method=_one_of("method", Method, method),
+        coefficients=_one_of("coefficients", Coefficients, coefficients),
         bidirectional=(method == "poly") if bidirectional is None else _flag("bidirectional", bidirectional),
         reverse=_flag("reverse", reverse),
         dt_softplus=_flag("dt_softplus", dt_softplus),
@@ -120,6 +123,20 @@ def selective_scan(
     return y, (jax.lax.complex(state[..., 0], state[..., 1]) if is_complex else state)
 
 
+def _array(name: str, value: object) -> Array:
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected {name} to be an array, got: {value!r}") from None
+
+
+def _one_of(name: str, choices: object, value: object) -> str:
+    known = typing.get_args(choices)
+    if value not in known:
+        raise ValueError(f"expected {name} to be one of {', '.join(known)}, got: {value!r}")
+    return value
+
+
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"expected {name} to be a bool, got: {value!r}")
@@ -128,8 +145,10 @@ def _flag(name: str, value: object) -> bool:
 
 def _limit(dt_limit: object) -> tuple[float, float]:
     try:
-        least, greatest = (float(value) for value in dt_limit)
-    except (TypeError, ValueError):
+        least, greatest = (float(value) for value in dt_limit if not isinstance(value, (bool, str)))
+        if isinstance(dt_limit, (dict, set, frozenset)):  # which have no first
+            raise TypeError
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"expected dt_limit to be (least, greatest), two numbers, got: {dt_limit!r}") from None
     return least, greatest
 
@@ -154,7 +173,7 @@ def _differentiable(call: Call) -> Callable[..., list[Array]]:
     def forward(*operands: Array) -> tuple[list[Array], tuple[tuple[Array, ...], list[Array]]]:
         # The states between chunks spare the backward pass a forward pass.
         kept = ("boundary_states",) if scratch_of(call, dict(zip(call.operands, operands))).chunks else ()
-        results = batched_call(call.forward(call.results + kept))(*operands)
+        results = _once(batched_call(call.forward(call.results + kept)))(*operands)
         outputs = len(call.results)
         return results[:outputs], (operands, results[outputs:])
 
@@ -164,7 +183,7 @@ def _differentiable(call: Call) -> Callable[..., list[Array]]:
         operands, kept = residuals
         upstream = tuple(f"d{name}" for name in call.results) + ("boundary_states",) * len(kept)
         backward_call = call.backward(upstream)
-        gradients = batched_call(backward_call)(*operands, *cotangents, *kept)
+        gradients = _once(batched_call(backward_call))(*operands, *cotangents, *kept)
         named = dict(zip(backward_call.results, gradients))
         # Where types say how arrays are cut, a gradient has the type of its operand.
         for name, operand in zip(call.operands, operands):
@@ -175,3 +194,20 @@ def _differentiable(call: Call) -> Callable[..., list[Array]]:
 
     scan.defvjp(forward, backward)
     return jax.jit(scan)
+
+
+def _once(function: Function) -> Function:
+    """A pass of a gradient, which has no gradient of its own."""
+
+    @jax.custom_jvp
+    def once(*operands: Array) -> list[Array]:
+        return function(*operands)
+
+    @once.defjvp
+    def refuse(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> typing.NoReturn:
+        raise NotImplementedError(
+            "selective_scan has first derivatives alone: a gradient of its gradient was asked for; where the inner one is to "
+            "count as a constant, apply jax.lax.stop_gradient to what it is taken of, not to what it gives"
+        )
+
+    return once

@@ -165,6 +165,17 @@ def test_complex_operands_as_xla_has_them():
     assert_close(tuple(got[:2]), ours(arrays), 1e-6)
 
 
+def test_integers_may_be_unsigned():
+    arrays = {n: np.asarray(v) for n, v in random(4, optional=()).items()}
+    y = [jax.ShapeDtypeStruct(arrays["x"].shape, jnp.float64)]
+    names = {"operands": quoted(arrays), "results": '"y"'}
+    if _library.platform() == "CUDA":
+        pytest.skip("a workspace has to be asked for")
+    expected = call(arrays, y, names | {"reverse": "true"})[0]
+    for kind in ("ui8", "ui16", "ui32", "ui64", "i8", "i64"):
+        assert_close(call(arrays, y, names | {"reverse": f"1 : {kind}"})[0], expected, 0)
+
+
 def wrong_calls():
     good = {n: np.asarray(v) for n, v in random(4, optional=()).items()}
     y = jax.ShapeDtypeStruct(good["x"].shape, jnp.float64)

@@ -104,10 +104,19 @@ WRONG = (
     (lambda v: v | {"seq_idx": jnp.zeros((2, 37), "int64")}, {}, "expected seq_idx to have type s32"),
     (lambda v: v | {"a": v["a"] + 0j}, {}, "expected b to be complex"),
     (lambda v: v, {"method": "zho"}, "expected method to be one of"),
+    (lambda v: v, {"method": "foh "}, "expected method to be one of zoh, .*, got: 'foh '"),
+    (lambda v: v, {"method": 1}, "expected method to be one of zoh, .*, got: 1"),
+    (lambda v: v, {"coefficients": []}, "expected coefficients to be one of exact, taylor, got: \\[\\]"),
     (lambda v: v, {"coefficients": "taylor"}, "expected coefficients to be :exact"),
     (lambda v: v, {"dt_limit": (1.0, 0.0)}, "expected dt_limit to be"),
     (lambda v: v, {"dt_limit": (0.1, 1.0, 5.0)}, "expected dt_limit to be \\(least, greatest\\), two numbers"),
     (lambda v: v, {"dt_limit": 0.1}, "expected dt_limit to be \\(least, greatest\\), two numbers, got: 0.1"),
+    (lambda v: v, {"dt_limit": (0, 10**400)}, "expected dt_limit to be \\(least, greatest\\), two numbers"),
+    (lambda v: v, {"dt_limit": ("0", "1")}, "expected dt_limit to be \\(least, greatest\\), two numbers"),
+    (lambda v: v, {"dt_limit": {0.0: 1, 1.0: 2}}, "expected dt_limit to be \\(least, greatest\\), two numbers"),
+    (lambda v: v | {"c": None}, {}, "expected c to be an array, got: None"),
+    (lambda v: v | {"d": "no"}, {}, "expected d to be an array, got: 'no'"),
+    (lambda v: v, {"return_final_state": 2}, "expected return_final_state to be a bool, got: 2"),
     (lambda v: v, {"reverse": "no"}, "expected reverse to be a bool, got: 'no'"),
     (lambda v: v | {"a": jnp.zeros((8, 4, 2))}, {}, "expected a to have shape \\(dim, state\\), got: \\(8, 4, 2\\)"),
 )
@@ -116,6 +125,10 @@ WRONG = (
 @pytest.mark.parametrize("change, options, words", WRONG)
 def test_what_is_wrong_is_said_before_anything_runs(change, options, words):
     arrays = change(random(10))
-    for function in (lambda v: ours(v, **options), lambda v: jax.eval_shape(lambda v: ours(v, **options), v)):
+    options = {"return_final_state": True} | options
+    scan = lambda v: selective_scan(**v, **options)
+    traced = {name: v for name, v in arrays.items() if isinstance(v, jax.Array)}
+    rest = {name: v for name, v in arrays.items() if name not in traced}
+    for function in (scan, lambda v: jax.eval_shape(lambda v: scan(v | rest), traced)):
         with pytest.raises(ValueError, match=words):
             function(arrays)

@@ -84,6 +84,23 @@ def test_vmap_of_packed_rows_and_of_vmap():
     assert_close(twice(outer), expected, 1e-13)
 
 
+def test_vmap_over_nothing_is_nothing():
+    arrays = random(3)
+    y, state = jax.vmap(lambda x: ours(arrays | {"x": x}))(arrays["x"][None][:0])
+    assert (y.shape, state.shape) == ((0, 2, 37, 8), (0, 2, 8, 4))
+
+
+def test_a_gradient_of_a_gradient_is_refused_with_what_to_do():
+    arrays = random(4)
+    loss = lambda x: jnp.sum(selective_scan(**arrays | {"x": x}) ** 2)
+    inner = jax.grad(loss)
+    for twice in (jax.hessian(loss), jax.grad(lambda x: inner(x).sum()), jax.grad(lambda x: loss(x - inner(x)))):
+        with pytest.raises(NotImplementedError, match="selective_scan has first derivatives alone: .*stop_gradient"):
+            twice(arrays["x"])
+    first_order = jax.grad(lambda x: loss(x - inner(jax.lax.stop_gradient(x))))
+    assert_close(first_order(arrays["x"]), inner(arrays["x"] - inner(arrays["x"])), 1e-13)
+
+
 def mesh(kind, rows=4, channels=2):
     """Where devices are fewer, as GPUs are, fewer of them share the rows."""
     if len(jax.devices()) == 1:

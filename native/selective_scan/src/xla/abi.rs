@@ -47,6 +47,7 @@ pub mod data_type {
     pub const S32: i32 = 4;
     pub const S64: i32 = 5;
     pub const U8: i32 = 6;
+    pub const U16: i32 = 7;
     pub const U32: i32 = 8;
     pub const U64: i32 = 9;
     pub const F16: i32 = 10;

@@ -206,6 +206,12 @@ impl Attribute<'_> {
                         data_type::S16 => Self::Integer(value.cast::<i16>().read().into()),
                         data_type::S32 => Self::Integer(value.cast::<i32>().read().into()),
                         data_type::S64 => Self::Integer(value.cast::<i64>().read()),
+                        data_type::U8 => Self::Integer(value.cast::<u8>().read().into()),
+                        data_type::U16 => Self::Integer(value.cast::<u16>().read().into()),
+                        data_type::U32 => Self::Integer(value.cast::<u32>().read().into()),
+                        data_type::U64 => {
+                            value.cast::<u64>().read().try_into().map_or(Self::Other, Self::Integer)
+                        }
                         data_type::F32 => Self::Real(value.cast::<f32>().read().into()),
                         data_type::F64 => Self::Real(value.cast::<f64>().read()),
                         _ => Self::Other,
@@ -270,6 +276,7 @@ impl Tensor {
             data_type::S16 => "s16",
             data_type::S64 => "s64",
             data_type::U8 => "u8",
+            data_type::U16 => "u16",
             data_type::U32 => "u32",
             data_type::U64 => "u64",
             other => return format!("XLA's type {other}"),
