@@ -20,4 +20,14 @@ defmodule ExPhil.Native.Error do
   @spec raise!({:invalid_argument | :unavailable | :failed, String.t()}) :: no_return
   def raise!({:invalid_argument, message}), do: raise(ArgumentError, message)
   def raise!({kind, message}), do: raise(__MODULE__, kind: kind, message: message)
+
+  @doc false
+  # Of an argument that is wrong: what it is expected to be, or to have, and what came.
+  @spec wrong!(atom | String.t(), String.t(), term) :: no_return
+  def wrong!(name, words, got), do: raise(ArgumentError, "expected #{name} to #{words}, got: #{inspect(got)}")
+
+  @doc false
+  # Names, as such words have them.
+  @spec list([atom]) :: String.t()
+  def list(names), do: Enum.map_join(names, ", ", &inspect/1)
 end

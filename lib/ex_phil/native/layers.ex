@@ -3,7 +3,7 @@ if Code.ensure_loaded?(Axon) do
     @moduledoc """
     The selective scan and what stands around it in a Mamba block, as Axon layers. Compiled where Axon is.
     """
-    alias ExPhil.Native.SelectiveScan
+    alias ExPhil.Native.{Error, SelectiveScan}
     alias ExPhil.Native.SelectiveScan.Options
 
     # The nodes that a layer has to be given, and those that it may be given.
@@ -15,8 +15,8 @@ if Code.ensure_loaded?(Axon) do
     @of_scan [:method, :coefficients, :bidirectional, :reverse, :dt_limit, :backend, :algorithm]
 
     # The range that Mamba draws the first step sizes from.
-    @least_step 0.001
-    @greatest_step 0.1
+    @least_initial_step 0.001
+    @greatest_initial_step 0.1
 
     @doc """
     A selective scan with its own parameters: $A = -e^{A_{log}}$, the skip connection $D$ and the bias of dt.
@@ -150,7 +150,7 @@ if Code.ensure_loaded?(Axon) do
     # The options of the scan that a layer takes.
     def of_scan, do: [:dt_softplus | @of_scan]
 
-    defp list(names), do: names |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
+    defp list(names), do: names |> Enum.sort() |> Error.list()
 
     defp expected(name, what, got), do: raise(ArgumentError, "expected #{name} to #{what}, got: #{got}")
 
@@ -230,7 +230,7 @@ if Code.ensure_loaded?(Axon) do
       opts = opts |> Options.keywords!() |> Keyword.validate!([:name, size: 4])
 
       if not (is_integer(opts[:size]) and opts[:size] > 0) do
-        raise ArgumentError, "expected size to be a positive integer, got: #{inspect(opts[:size])}"
+        Error.wrong!(:size, "be a positive integer", opts[:size])
       end
 
       count = length(inputs)
@@ -287,7 +287,7 @@ if Code.ensure_loaded?(Axon) do
 
     # softplus⁻¹(s) = s + log(1 - e⁻ˢ)
     defp step_biases(shape, type, key) do
-      [low, high] = Enum.map([@least_step, @greatest_step], &:math.log/1)
+      [low, high] = Enum.map([@least_initial_step, @greatest_initial_step], &:math.log/1)
       {uniform, _key} = Nx.Random.uniform(key, low, high, shape: shape, type: type)
       step = Nx.exp(uniform)
       step |> Nx.negate() |> Nx.expm1() |> Nx.negate() |> Nx.log() |> Nx.add(step)

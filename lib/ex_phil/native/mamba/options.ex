@@ -3,7 +3,7 @@ if Code.ensure_loaded?(Axon) do
     @moduledoc false
     # The options of a model: known, of their kinds, and under one name each.
 
-    alias ExPhil.Native.Layers
+    alias ExPhil.Native.{Error, Layers}
     alias ExPhil.Native.SelectiveScan.Options
 
     @defaults [
@@ -37,15 +37,15 @@ if Code.ensure_loaded?(Axon) do
       if options.window_size != nil, do: positive!(:window_size, options.window_size)
 
       if options.block not in @blocks do
-        expected("block", "one of #{Enum.map_join(@blocks, ", ", &inspect/1)}", options.block)
+        Error.wrong!("block", "be one of #{Error.list(@blocks)}", options.block)
       end
 
       rate = options.dropout
 
       if not (is_number(rate) and rate >= 0 and rate < 1),
-        do: expected("dropout", "a rate from 0 to below 1", rate)
+        do: Error.wrong!("dropout", "be a rate from 0 to below 1", rate)
 
-      if not Keyword.keyword?(options.scan), do: expected("scan", "a keyword list", options.scan)
+      if not Keyword.keyword?(options.scan), do: Error.wrong!("scan", "be a keyword list", options.scan)
       scan!(options)
 
       options
@@ -54,7 +54,11 @@ if Code.ensure_loaded?(Axon) do
     defp scan!(%{block: block, scan: scan}) do
       of_layer = if block == :mamba_ssm, do: [:skip, :dt_bias], else: []
       known = of_layer ++ Layers.of_scan()
-      for {name, _value} <- scan, name not in known, do: expected("options of scan", "among #{list(known)}", name)
+
+      for {name, _value} <- scan,
+          name not in known,
+          do: Error.wrong!("options of scan", "be among #{known |> Enum.sort() |> Error.list()}", name)
+
       scan |> Keyword.drop(of_layer) |> Options.read!(:scan)
     end
 
@@ -64,13 +68,7 @@ if Code.ensure_loaded?(Axon) do
     end
 
     defp positive!(name, value) do
-      if not (is_integer(value) and value > 0), do: expected(name, "a positive integer", value)
-    end
-
-    defp list(names), do: names |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
-
-    defp expected(name, what, value) do
-      raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"
+      if not (is_integer(value) and value > 0), do: Error.wrong!(name, "be a positive integer", value)
     end
   end
 end

@@ -43,7 +43,7 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     `Games` alone the one of its own node where there is one. Answers cross in `Nx.BinaryBackend`; where frames lie
     elsewhere, give `&Nx.backend_copy(&1, Nx.BinaryBackend)` as the third argument of `batched_run`.
     """
-    alias ExPhil.Native.{Mamba, Tensor}
+    alias ExPhil.Native.{Error, Mamba, Tensor}
     alias ExPhil.Native.Mamba.Options
 
     @doc """
@@ -94,12 +94,12 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
 
     # Nx looks at none of them as closely: what it takes may end the serving at the first request.
     defp own!(:batch_size, size) when is_integer(size) and size > 0, do: :ok
-    defp own!(:batch_size, other), do: expected("batch_size", "be a positive integer", other)
+    defp own!(:batch_size, other), do: Error.wrong!("batch_size", "be a positive integer", other)
     defp own!(:batch_timeout, timeout) when is_integer(timeout) and timeout >= 0, do: :ok
-    defp own!(:batch_timeout, other), do: expected("batch_timeout", "be milliseconds, 0 or more", other)
+    defp own!(:batch_timeout, other), do: Error.wrong!("batch_timeout", "be milliseconds, 0 or more", other)
 
     defp own!(:defn_options, options) do
-      if not Keyword.keyword?(options), do: expected("defn_options", "be a keyword list", options)
+      if not Keyword.keyword?(options), do: Error.wrong!("defn_options", "be a keyword list", options)
     end
 
     defp parameters!(%Axon.ModelState{} = state), do: state
@@ -107,12 +107,12 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     defp parameters!(%{} = layers) when not is_struct(layers) do
       for {layer, parameters} <- layers,
           not is_map(parameters),
-          do: expected("parameters", "be maps of tensors by the names of layers", {layer, parameters})
+          do: Error.wrong!("parameters", "be maps of tensors by the names of layers", {layer, parameters})
 
       Axon.ModelState.new(layers)
     end
 
-    defp parameters!(other), do: expected("parameters", "be an Axon.ModelState or a map", other)
+    defp parameters!(other), do: Error.wrong!("parameters", "be an Axon.ModelState or a map", other)
 
     # The tensors of a request of one game, by their names.
     defp request(opts) do
@@ -144,7 +144,7 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     # Requests that do not fit together would bring the process of the serving down, and every game with it.
     defp batch!({%Nx.Tensor{} = frame, state}, request, limit) when is_map(state) and not is_struct(state) do
       [names, wanted] = for map <- [state, Map.delete(request, "frame")], do: map |> Map.keys() |> Enum.sort()
-      if names != wanted, do: expected("the state", "have #{inspect(wanted)}", names)
+      if names != wanted, do: Error.wrong!("the state", "have #{inspect(wanted)}", names)
       tensors = Map.put(state, "frame", frame)
       games = games!(frame, limit)
       for {name, shape} <- request, do: fits!(name, tensors[name], put_elem(shape, 0, games))
@@ -153,29 +153,27 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     end
 
     defp batch!(other, _request, _limit),
-      do: expected("a request", "be {frame, state}, a tensor and a map of tensors", other)
+      do: Error.wrong!("a request", "be {frame, state}, a tensor and a map of tensors", other)
 
     defp games!(frame, limit) do
       case Nx.shape(frame) do
         {games, _features} when games <= limit -> games
-        shape -> expected("frame", "have shape {games, embed_size} with up to #{limit} games", shape)
+        shape -> Error.wrong!("frame", "have shape {games, embed_size} with up to #{limit} games", shape)
       end
     end
 
     defp fits!(name, %Nx.Tensor{data: %of{}} = tensor, _shape) when of in [Nx.Defn.Expr, Nx.TemplateBackend],
-      do: expected(name, "hold numbers", tensor)
+      do: Error.wrong!(name, "hold numbers", tensor)
 
     defp fits!(_name, %Nx.Tensor{shape: shape, type: {:f, 32}, vectorized_axes: []}, shape), do: :ok
 
     defp fits!(name, %Nx.Tensor{vectorized_axes: [_ | _] = axes}, _shape),
-      do: expected(name, "have no vectorized axes", axes)
+      do: Error.wrong!(name, "have no vectorized axes", axes)
 
     defp fits!(name, %Nx.Tensor{type: {:f, 32}} = tensor, shape),
-      do: expected(name, "have shape #{inspect(shape)}", tensor.shape)
+      do: Error.wrong!(name, "have shape #{inspect(shape)}", tensor.shape)
 
-    defp fits!(name, %Nx.Tensor{type: type}, _shape), do: expected(name, "have type {:f, 32}", type)
-    defp fits!(name, other, _shape), do: expected(name, "be an Nx.Tensor", other)
-
-    defp expected(name, what, got), do: raise(ArgumentError, "expected #{name} to #{what}, got: #{inspect(got)}")
+    defp fits!(name, %Nx.Tensor{type: type}, _shape), do: Error.wrong!(name, "have type {:f, 32}", type)
+    defp fits!(name, other, _shape), do: Error.wrong!(name, "be an Nx.Tensor", other)
   end
 end

@@ -16,13 +16,11 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   def preference!({:cuda, ordinal}) when is_integer(ordinal) and ordinal >= 0, do: {:cuda, ordinal}
 
   def preference!(value) do
-    raise ArgumentError,
-          "expected backend to be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx, got: #{inspect(value)}"
+    Error.wrong!(:backend, "be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx", value)
   end
 
-  @doc "What the environment asks for; `nil` where it does not."
-  @spec from_environment() :: preference | nil
-  def from_environment do
+  # What the environment asks for; nil where it does not.
+  defp from_environment do
     case System.get_env(@variable) do
       none when none in [nil, ""] -> nil
       "auto" -> :auto
@@ -42,9 +40,7 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   end
 
   defp unknown!(text) do
-    raise ArgumentError,
-          "expected the environment variable #{@variable} to be one of auto, cpu, cuda, cuda:1, nx, " <>
-            "got: #{inspect(text)}"
+    Error.wrong!("the environment variable #{@variable}", "be one of auto, cpu, cuda, cuda:1, nx", text)
   end
 
   @doc """

@@ -3,8 +3,8 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   # The options of a call, and what its tensors are called. Here it is seen that every option is known and has a value
   # of its kind; whether the values make sense, for themselves and with the tensors, is decided in one place, the native
   # `Problem`.
+  alias ExPhil.Native.{Error, Tensor}
   alias ExPhil.Native.SelectiveScan.Backend
-  alias ExPhil.Native.Tensor
 
   defstruct method: :zoh,
             coefficients: :exact,
@@ -60,8 +60,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   @doc "Options as they are, or `ArgumentError` where they are no keyword list, or have another name than these."
   def among!(opts, names) do
     for {name, _value} <- keywords!(opts), name not in names do
-      words = names |> Enum.uniq() |> Enum.sort() |> Enum.map_join(", ", &inspect/1)
-      raise ArgumentError, "expected options to be among #{words}, got: #{inspect(name)}"
+      Error.wrong!("options", "be among #{names |> Enum.uniq() |> Enum.sort() |> Error.list()}", name)
     end
 
     opts
@@ -69,11 +68,8 @@ defmodule ExPhil.Native.SelectiveScan.Options do
 
   @doc "Options as they are, or `ArgumentError` where they are no keyword list."
   def keywords!(opts) do
-    if Keyword.keyword?(opts) do
-      opts
-    else
-      raise ArgumentError, "expected options to be a keyword list, got: #{inspect(opts)}"
-    end
+    if not Keyword.keyword?(opts), do: Error.wrong!("options", "be a keyword list", opts)
+    opts
   end
 
   defp read_each([]), do: %__MODULE__{}
@@ -82,7 +78,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   defp read_each([{name, value} | rest]), do: %{read_each(rest) | name => value!(name, value)}
 
   defp coefficients!(%{method: method, coefficients: :taylor}) when method not in @with_taylor do
-    expected(:coefficients, ":exact for method #{inspect(method)}, which has no truncated series", :taylor)
+    Error.wrong!(:coefficients, "be :exact for method #{inspect(method)}, which has no truncated series", :taylor)
   end
 
   defp coefficients!(_options), do: :ok
@@ -91,39 +87,41 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   defp value!(name, value) when name in @tensors, do: Tensor.given!(value, name)
 
   defp value!(:method, value) when value in @methods, do: value
-  defp value!(:method, value), do: expected(:method, one_of(@methods), value)
+  defp value!(:method, value), do: Error.wrong!(:method, "be one of #{Error.list(@methods)}", value)
 
   defp value!(:coefficients, value) when value in @coefficients, do: value
-  defp value!(:coefficients, value), do: expected(:coefficients, one_of(@coefficients), value)
+
+  defp value!(:coefficients, value),
+    do: Error.wrong!(:coefficients, "be one of #{Error.list(@coefficients)}", value)
 
   # `nil` is for the method to decide.
   defp value!(:bidirectional, value) when is_boolean(value) or is_nil(value), do: value
-  defp value!(:bidirectional, value), do: expected(:bidirectional, "a boolean or nil", value)
+  defp value!(:bidirectional, value), do: Error.wrong!(:bidirectional, "be a boolean or nil", value)
 
   defp value!(name, value) when name in [:reverse, :dt_softplus] do
-    if is_boolean(value), do: value, else: expected(name, "a boolean", value)
+    if is_boolean(value), do: value, else: Error.wrong!(name, "be a boolean", value)
   end
 
   defp value!(:dt_limit, nil), do: nil
 
   defp value!(:dt_limit, {min, max} = limit) do
-    if not (number?(min) and number?(max)), do: expected(:dt_limit, "{min, max}, two numbers", limit)
+    if not (number?(min) and number?(max)), do: Error.wrong!(:dt_limit, "be {min, max}, two numbers", limit)
 
     # No step is within these.
     if min == :infinity or max == :neg_infinity do
-      expected(:dt_limit, "{min, max} with min below :infinity and max above :neg_infinity", limit)
+      Error.wrong!(:dt_limit, "be {min, max} with min below :infinity and max above :neg_infinity", limit)
     end
 
     limit
   end
 
-  defp value!(:dt_limit, other), do: expected(:dt_limit, "{min, max}, two numbers", other)
+  defp value!(:dt_limit, other), do: Error.wrong!(:dt_limit, "be {min, max}, two numbers", other)
 
   defp value!(:backend, value), do: Backend.preference!(value)
 
   defp value!(:algorithm, value) when value in [nil | @algorithms], do: value
 
-  defp value!(:algorithm, value), do: expected(:algorithm, one_of(@algorithms), value)
+  defp value!(:algorithm, value), do: Error.wrong!(:algorithm, "be one of #{Error.list(@algorithms)}", value)
 
   @doc "All methods, in the order of the documentation."
   def methods, do: @methods
@@ -161,10 +159,4 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   # Integers go as far as those of the native library.
   defp number?(value) when is_integer(value), do: value in -(2 ** 63)..(2 ** 63 - 1)
   defp number?(value), do: is_float(value) or value in [:infinity, :neg_infinity]
-
-  defp one_of(atoms), do: "one of #{Enum.map_join(atoms, ", ", &inspect/1)}"
-
-  defp expected(name, what, value) do
-    raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(value)}"
-  end
 end

@@ -2,7 +2,7 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   @moduledoc false
   # The first calls of a problem, made before anybody waits for them: real ones, on tensors that are all zero, so that
   # what they leave ready is what the next calls need.
-  alias ExPhil.Native.{SelectiveScan, Tensor}
+  alias ExPhil.Native.{Error, SelectiveScan, Tensor}
   alias ExPhil.Native.SelectiveScan.Options
 
   @functions [:scan, :step, :backward]
@@ -34,7 +34,7 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   defp functions!(other), do: wrong_functions!(other)
 
   defp wrong_functions!(got) do
-    raise ArgumentError, "expected for to be a list of #{words(@functions)}, got: #{inspect(got)}"
+    Error.wrong!(:for, "be a list of #{Error.list(@functions)}", got)
   end
 
   # The tensors that are given, by their names.
@@ -68,7 +68,7 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
 
     # A step has it as an argument, of this shape.
     if (initial = optional[:initial_state]) && initial != usual.initial_state do
-      raise ArgumentError, "expected initial_state to be #{inspect(usual.initial_state)}, got: #{inspect(initial)}"
+      Error.wrong!(:initial_state, "be #{inspect(usual.initial_state)}", initial)
     end
 
     type = Keyword.get(own, :type, :f32)
@@ -84,7 +84,7 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
     if length(axes) in ranks and Enum.all?(axes, &(is_integer(&1) and &1 > 0)) do
       shape
     else
-      raise ArgumentError, "expected #{name} to be #{what}, got: #{inspect(shape)}"
+      Error.wrong!(name, "be #{what}", shape)
     end
   end
 
@@ -122,6 +122,4 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   defp one_frame(_name, tensor, _a), do: tensor
 
   defp optional(tensors), do: tensors |> Map.take(@optional) |> Map.to_list()
-
-  defp words(names), do: Enum.map_join(names, ", ", &inspect/1)
 end
