@@ -11,7 +11,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     import Nx.Defn.Kernel, only: [custom_grad: 3]
     alias ExPhil.Native.Defn.CustomCall
     alias ExPhil.Native.SelectiveScan
-    alias ExPhil.Native.SelectiveScan.Options
+    alias ExPhil.Native.SelectiveScan.{Options, Scratch}
 
     defmodule Forward do
       @moduledoc false
@@ -143,8 +143,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
 
     # Templates.
     defp results(%Forward{extras: extras}, [x, _dt, a | _]) do
-      state = Tuple.insert_at(Nx.shape(a), 0, elem(Nx.shape(x), 0))
-      List.to_tuple([template(x), Nx.template(state, Nx.type(a)) | templates(extras)])
+      List.to_tuple([template(x), Nx.template(Scratch.state_shape(x, a), Nx.type(a)) | templates(extras)])
     end
 
     defp results(%Backward{inputs: inputs, extras: extras}, operands) do

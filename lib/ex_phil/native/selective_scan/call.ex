@@ -3,7 +3,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   # A call from its arguments to its results: the tensors are cast, the backend is chosen and run, or the CPU in its
   # place, and the results take the form that the inputs had.
   alias ExPhil.Native.{Error, Nif, Tensor}
-  alias ExPhil.Native.SelectiveScan.{Backend, Check, Cost, Fallback, InPlace, Options}
+  alias ExPhil.Native.SelectiveScan.{Backend, Check, Cost, Fallback, InPlace, Options, Scratch}
 
   @doc """
   The forward pass; `form` is `:scan` or `:step`, `wanted` the last of `:y`, `:final_state`, `:boundary_states` that
@@ -192,8 +192,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   defp state(nil, _x, _a, _given), do: nil
 
   defp state(data, x, a, {_, _, given_a, _, _} = given) do
-    shape = Tuple.insert_at(a.shape, 0, elem(x.shape, 0))
-    like(%Tensor{type: a.type, shape: shape, data: data}, given, given_a)
+    like(%Tensor{type: a.type, shape: Scratch.state_shape(x, a), data: data}, given, given_a)
   end
 
   defp boundary_states(nil, _a, _given), do: nil

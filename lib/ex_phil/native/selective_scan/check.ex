@@ -43,7 +43,7 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     %{x: x, a: a} = specs = specs(tensors)
     upstream = for {name, tensor} <- upstream, do: {name, spec(tensor)}
     for {name, spec} <- upstream, do: element!(name, spec.type)
-    shapes = [dy: x.shape, dfinal_state: Tuple.insert_at(a.shape, 0, elem(x.shape, 0))]
+    shapes = [dy: x.shape, dfinal_state: Scratch.state_shape(x, a)]
     for {name, spec} <- upstream, do: as_expected!(name, spec, x.type, shapes[name])
     if states = options.boundary_states, do: boundary_states!(spec(states), specs, options)
     :ok

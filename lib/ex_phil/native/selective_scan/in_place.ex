@@ -12,7 +12,7 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
   if Code.ensure_loaded?(Nx) and function_exported?(Nx, :to_pointer, 2) do
     # Not used where this branch is not taken.
     alias ExPhil.Native.{Nif, Tensor}, warn: false
-    alias ExPhil.Native.SelectiveScan.{Backend, Check, Devices, Options}, warn: false
+    alias ExPhil.Native.SelectiveScan.{Backend, Check, Devices, Options, Scratch}, warn: false
 
     @doc "The device that all tensors of a call lie on, `nil` where they do not or where the call is for another backend."
     def device(tensors, options) do
@@ -53,7 +53,7 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
       Check.run!(form, Options.tensors!(given, options), options)
       {x, _dt, a, _b, _c} = given
       y = fresh(x, x.shape)
-      final_state = if wanted != :y, do: fresh(a, Tuple.insert_at(a.shape, 0, elem(x.shape, 0)))
+      final_state = if wanted != :y, do: fresh(a, Scratch.state_shape(x, a))
       {tensors, options, held} = at_their_addresses(given, options)
       outputs = {address(y), final_state && address(final_state)}
 

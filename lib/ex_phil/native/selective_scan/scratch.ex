@@ -14,6 +14,9 @@ defmodule ExPhil.Native.SelectiveScan.Scratch do
     scratch
   end
 
+  @doc "The shape of a state: {batch, dim, state}, with a trailing 2 where it is complex."
+  def state_shape(%{shape: x}, %{shape: a}), do: Tuple.insert_at(a, 0, elem(x, 0))
+
   @doc "The shape of boundary states of so many chunks."
   def boundary_shape(chunks, %{x: x, a: a}, options) do
     directions = if Options.both_ways?(options), do: 2, else: 1

@@ -445,20 +445,25 @@ fn channel_rows<'a, T: Storage>(
     widened: &'a mut [T::Real],
 ) -> ChannelRows<'a, T::Real> {
     let state = problem.state;
-    let (start, len, stride) = match projection {
+    match projection {
         Projection::PerFrame { groups } => {
-            ((batch * groups + group(problem, groups, block)) * state, state, 0)
+            let start = (batch * groups + group(problem, groups, block)) * state;
+            // What must be widened was when the frame was loaded.
+            let values =
+                as_reals::<T>(values).map_or(&widened[..state], |values| &values[start..start + state]);
+            ChannelRows { values, stride: 0 }
         }
-        Projection::Constant => (block.start * state, block.len * state, state),
-    };
-    let values = &values[start..start + len];
-    let values = as_reals::<T>(values).unwrap_or_else(|| {
-        for (wide, value) in widened.iter_mut().zip(values) {
-            *wide = value.to_real();
+        Projection::Constant => {
+            let values = &values[block.start * state..][..block.len * state];
+            let values = as_reals::<T>(values).unwrap_or_else(|| {
+                for (wide, value) in widened.iter_mut().zip(values) {
+                    *wide = value.to_real();
+                }
+                widened
+            });
+            ChannelRows { values, stride: state }
         }
-        widened
-    });
-    ChannelRows { values, stride }
+    }
 }
 
 /// A tile, ready to be scanned.
