@@ -6,6 +6,7 @@ if Code.ensure_loaded?(Nx) do
     # never does: see `ExPhil.Native.Defn.Scans` for what each algorithm takes beside them.
     import Nx.Defn.Kernel, only: [custom_grad: 3]
     alias ExPhil.Native.Defn.{Coefficients, Scans}
+    alias ExPhil.Native.SelectiveScan.Check
 
     @doc """
     `{y, final_state}` of a checked scan. `tensors` is a map of all that was given, by their names, with complex numbers
@@ -102,11 +103,11 @@ if Code.ensure_loaded?(Nx) do
 
     defp limit(delta, nil), do: delta
 
-    # What is beyond all numbers of the type limits nothing.
+    # What is infinite limits nothing.
     defp limit(delta, {min, max}) do
-      greatest = if Nx.type(delta) == {:f, 64}, do: 1.7976931348623157e308, else: 3.4028234663852886e38
-      delta = if is_number(min) and min >= -greatest, do: bounded(delta, &Nx.less/2, min), else: delta
-      if is_number(max) and max <= greatest, do: bounded(delta, &Nx.greater/2, max), else: delta
+      [min, max] = for limit <- [min, max], do: Check.held(limit, Nx.type(delta))
+      delta = if is_number(min), do: bounded(delta, &Nx.less/2, min), else: delta
+      if is_number(max), do: bounded(delta, &Nx.greater/2, max), else: delta
     end
 
     defp bounded(delta, beyond, limit) do

@@ -5,6 +5,7 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   alias ExPhil.Native.{Error, Nif, Tensor}
   alias ExPhil.Native.SelectiveScan.{Options, Scratch}
   alias ExPhil.Native.Tensor.Numbers
+  import Numbers, only: [is_finite: 2]
 
   @sequences [:x, :dt, :b, :c, :z, :dy]
   @order [:x, :dt, :a, :b, :c | Options.optional()]
@@ -206,12 +207,10 @@ defmodule ExPhil.Native.SelectiveScan.Check do
 
   defp limit!(nil, _of_x), do: :ok
 
-  # A limit as the scan has it: in f32, what is nearer to 2^128 than to the greatest number is an infinity.
-  @infinite 2 ** 128 - 2 ** 103
-  defp held(limit, {:f, 64}), do: limit
-  defp held(limit, _narrower) when is_number(limit) and limit >= @infinite, do: :infinity
-  defp held(limit, _narrower) when is_number(limit) and limit <= -@infinite, do: :neg_infinity
-  defp held(limit, _narrower), do: limit
+  @doc "A limit as a scan of such numbers has it: what is nearer to an infinity than to the greatest of them is that."
+  def held(limit, {:f, 64}), do: limit
+  def held(limit, _narrower) when not is_number(limit) or is_finite(limit, {:f, 32}), do: limit
+  def held(limit, _narrower), do: if(limit > 0, do: :infinity, else: :neg_infinity)
 
   defp float(limit) when is_number(limit), do: limit * 1.0
   defp float(infinity), do: infinity

@@ -11,7 +11,8 @@ defmodule ExPhil.Native.Tensor.Numbers do
     {:f, 64} => (1 <<< 1024) - (1 <<< 970)
   }
 
-  defguardp is_finite(number, type) when is_number(number) and abs(number) < :erlang.map_get(type, @infinite)
+  @doc "Whether a number is one of a real type once it is rounded."
+  defguard is_finite(number, type) when is_number(number) and abs(number) < :erlang.map_get(type, @infinite)
 
   # Among the integers of so many bits, of which this is the least.
   defguardp is_among(number, least, bits)
