@@ -92,7 +92,7 @@ if Code.ensure_loaded?(Nx) do
     end
 
     # The last of the terms that |z| < 3 needs: 3ᵏ/(k+4)! is then below the precision.
-    defp terms({_, bits}) when bits in [32], do: 13
+    defp terms({_, 32}), do: 13
     defp terms({:c, 64}), do: 13
     defp terms(_double), do: 23
 
