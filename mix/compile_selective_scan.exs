@@ -1,13 +1,16 @@
 defmodule Mix.Tasks.Compile.SelectiveScan do
   @moduledoc """
-  Builds the native library with cargo and puts it into `priv/native/`, and has everything compiled anew where Nx, Axon or EXLA
-  came, went or became another.
+  Builds the native library with cargo and puts it into `priv/native/`, and has everything compiled anew where Nx, Axon or EXLA has
+  come since. (Mix asks a dependency that it has fetched only when it compiles that anew: `mix deps.compile exphil_native --force`.)
 
   Cargo runs only where a source is newer than the library, or another system than this one built it: a working tree may be
   copied into a container. Where there is no cargo, a library that is already there is used as it is. `mix.exs` requires
   this file, because the task is needed before anything of the project is compiled.
   """
   use Mix.Task.Compiler
+
+  # In an umbrella it is the project's that has it.
+  @recursive true
 
   @root Path.expand("..", __DIR__)
   @workspace Path.join(@root, "native")
@@ -21,13 +24,9 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
     selective_scan/kernels/**/*
   )
 
-  # There are modules that only these make possible. Mix compiles a file again where one of its modules depends on what has
-  # changed: never one that had no module, because there was no package.
-  @packages [Nx, Axon, EXLA.CustomCall]
-
   @impl true
   def run(args) do
-    for_these_packages()
+    for_new_packages()
     cargo = System.find_executable("cargo")
 
     cond do
@@ -50,25 +49,26 @@ defmodule Mix.Tasks.Compile.SelectiveScan do
     end
   end
 
-  defp for_these_packages do
-    manifest = Path.join(Mix.Project.manifest_path(), "compile.selective_scan")
-    packages = inspect(Enum.map(@packages, &digest/1))
+  # Modules that only a package, or a newer one, makes possible. Mix compiles a file again where one of its modules depends on what
+  # has changed: never a file that had none. What a package that has gone leaves is mix's to take away.
+  defp for_new_packages do
+    runtime_call? = fn -> Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) end
 
-    if File.read(manifest) != {:ok, packages} do
+    made_possible = [
+      {ExPhil.Native.Defn.Call, fn -> Code.ensure_loaded?(Nx) end},
+      {ExPhil.Native.Defn.Block, runtime_call?},
+      {ExPhil.Native.Mamba, fn -> Code.ensure_loaded?(Axon) end},
+      {EXLA.CustomCall.ExPhil.Native.Defn.Block.Forward, fn -> Code.ensure_loaded?(EXLA.CustomCall) end}
+    ]
+
+    is_lacking = fn {module, is_possible} ->
+      not File.exists?(Path.join(Mix.Project.compile_path(), "#{module}.beam")) and is_possible.()
+    end
+
+    if Enum.any?(made_possible, is_lacking) do
       Mix.Tasks.Compile.Elixir.clean()
       # Which still names what was cleaned.
       for manifest <- Mix.Tasks.Compile.Elixir.manifests(), do: File.rm(manifest)
-      File.mkdir_p!(Path.dirname(manifest))
-      File.write!(manifest, packages)
-    end
-  end
-
-  # Of a module that is not loaded for it.
-  defp digest(module) do
-    with [_ | _] = path <- :code.which(module), {:ok, {^module, digest}} <- :beam_lib.md5(path) do
-      Base.encode16(digest)
-    else
-      _ -> nil
     end
   end
 

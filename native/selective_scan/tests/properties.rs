@@ -11,7 +11,7 @@ use support::{Case, assert_close, assert_gradients_close, random, within};
 
 const EXACT: &[ElementType] = &[ElementType::F32, ElementType::F64];
 
-const ON_CPU: Scan = Scan { forward: cpu::forward, backward: cpu::backward };
+const ON_CPU: Scan = Scan { forward: cpu::forward, backward: cpu::backward, within };
 
 fn outputs_within(case: &Case) -> f64 {
     within(case.problem.element).outputs

@@ -34,8 +34,12 @@ fn digest() -> String {
 #[test]
 fn threads_change_no_bit() {
     if let Ok(threads) = env::var(TELLS) {
-        assert_eq!(rayon::current_num_threads().to_string(), threads);
         println!("digest: {}", digest());
+        // The library's own: beside them there are this and that which started it. One has nobody to share with.
+        if cfg!(target_os = "linux") {
+            let count = std::fs::read_dir("/proc/self/task").unwrap().count();
+            assert_eq!(count - 2, threads.parse::<usize>().unwrap());
+        }
         return;
     }
     let of = |threads: &str| {

@@ -5,6 +5,8 @@
 mod shapes;
 mod support;
 
+use std::path::{Path, PathBuf};
+
 use selective_scan::Error;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
@@ -33,11 +35,16 @@ fn reason(error: Error) -> String {
     }
 }
 
+fn only_file(folder: &Path) -> PathBuf {
+    std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path()
+}
+
 #[test]
 fn kernels_come_from_the_disk_or_from_the_pack() {
     let folder = std::env::temp_dir().join(format!("exphil_native_pack_{}", std::process::id()));
     let (cache, file) = (folder.join("cache"), folder.join("kernels.pack"));
     std::fs::create_dir_all(&folder).unwrap();
+    let (one, other) = (folder.join("one"), folder.join("other"));
     let kernel = |problem| configurations(&device(90), &problem, Pass::Forward)[0];
     let (packed, cached) = (kernel(problem(32, 60, 512, 16)), kernel(block(32, 60, 512, 16)));
 
@@ -48,6 +55,10 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
             let text = compiler.compile(&packed, target(90)).unwrap();
             assert!(text.starts_with(b"//") && text.ends_with(b"\0"), "PTX with its terminating zero");
             pack(&file, &[(packed, target(90), text.clone())], compress).unwrap();
+            // Each in a folder of its own, under its name.
+            for (place, kernel) in [(&one, &cached), (&other, &packed)] {
+                bytes(&Images::at(90, DRIVER, Some(place.clone()), None), kernel).unwrap();
+            }
             Some((bytes(&images, &cached).unwrap(), text))
         }
         None => {
@@ -66,6 +77,10 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
         Some((image, expected)) => {
             assert!(bytes(&images, &cached).unwrap() == image, "from the disk");
             assert!(text == expected, "from the pack");
+            // What has another kernel's name is none.
+            bytes(&Images::at(90, DRIVER, Some(one.clone()), None), &cached).unwrap();
+            std::fs::copy(only_file(&one), only_file(&other)).unwrap();
+            bytes(&Images::at(90, DRIVER, Some(other.clone()), None), &packed).unwrap_err();
         }
         None => assert_eq!(text, b"text\0"),
     }

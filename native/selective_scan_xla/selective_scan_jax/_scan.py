@@ -126,13 +126,13 @@ def selective_scan(
 def _array(name: str, value: object) -> Array:
     try:
         return jnp.asarray(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"expected {name} to be an array, got: {value!r}") from None
 
 
 def _one_of(name: str, choices: object, value: object) -> str:
     known = typing.get_args(choices)
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise ValueError(f"expected {name} to be one of {', '.join(known)}, got: {value!r}")
     return value
 
@@ -145,8 +145,8 @@ def _flag(name: str, value: object) -> bool:
 
 def _limit(dt_limit: object) -> tuple[float, float]:
     try:
-        least, greatest = (float(value) for value in dt_limit if not isinstance(value, (bool, str)))
-        if isinstance(dt_limit, (dict, set, frozenset)):  # which have no first
+        least, greatest = (float(value) for value in dt_limit if not isinstance(value, (bool, np.bool_, str)))
+        if isinstance(dt_limit, (bytes, dict, set, frozenset)):  # which are no numbers, or have no first
             raise TypeError
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"expected dt_limit to be (least, greatest), two numbers, got: {dt_limit!r}") from None

@@ -68,7 +68,7 @@ if Code.ensure_loaded?(Nx) do
     defp to_nx(tensor), do: Tensor.nameless(tensor)
 
     defp expression(form, tensors, options) do
-      {scan, vectorized} = tensors |> as_frames(form) |> Vectors.fold()
+      {scan, vectorized} = tensors |> as_frames(form) |> Vectors.fold(form)
       pairs = Map.new(scan, fn {name, tensor} -> {name, Pairs.from_complex(tensor)} end)
       vectorized? = Enum.any?(tensors, fn {_name, tensor} -> vectorized?(tensor) end)
       {y, state} = run(pairs, %{options | bidirectional: both_ways?(options, form)}, vectorized?)

@@ -5,20 +5,23 @@ if Code.ensure_loaded?(Nx) do
     # parameters, else a part of the channels, which have parameters of their own anyway. b and c then have as many
     # more groups.
     alias ExPhil.Native.Defn.Pairs
-
-    @arguments [:x, :dt, :a, :b, :c]
+    alias ExPhil.Native.SelectiveScan.Options
 
     @doc """
-    The tensors of a scan, by name, without vectorized axes, and a function that gives them back to a result, `:y` or
+    The tensors of a scan or a step (`form`), by name, without vectorized axes, and a function that gives them back to a result, `:y` or
     `:final_state`.
     """
-    def fold(tensors) do
+    def fold(tensors, form) do
       if Enum.any?(tensors, fn {_, tensor} -> tensor.vectorized_axes != [] end) do
-        fold(tensors, into(tensors))
+        fold(tensors, into(tensors), arguments(form))
       else
         {tensors, fn _name, result -> result end}
       end
     end
+
+    # As in Nx, the axes of the first argument come first.
+    defp arguments(:scan), do: [:x, :dt, :a, :b, :c | Options.optional()]
+    defp arguments(:step), do: [:initial_state | arguments(:scan)]
 
     defp into(tensors) do
       own? = fn name -> is_map_key(tensors, name) and tensors[name].vectorized_axes != [] end
@@ -38,12 +41,10 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
-    defp fold(tensors, into) do
+    defp fold(tensors, into, arguments) do
       {folded, shared} = Enum.split_with(tensors, fn {name, _} -> place(name, into, tensors) != nil end)
-      # As in Nx, the axes of the first argument come first.
-      {names, values} =
-        folded |> Enum.sort_by(fn {name, _} -> Enum.find_index(@arguments, &(&1 == name)) end) |> Enum.unzip()
-
+      in_order = Enum.sort_by(folded, fn {name, _} -> Enum.find_index(arguments, &(&1 == name)) end)
+      {names, values} = Enum.unzip(in_order)
       [first | _] = values = Nx.broadcast_vectors(values)
       axes = first.vectorized_axes
       size = axes |> Enum.map(&elem(&1, 1)) |> Enum.product()

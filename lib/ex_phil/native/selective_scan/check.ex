@@ -1,7 +1,8 @@
 defmodule ExPhil.Native.SelectiveScan.Check do
   @moduledoc false
   # Whether a call makes sense, from types and shapes alone. The native `Problem` decides; where the library is not
-  # loaded, the same rules in the same order stand here, and those of a backward pass for calls that do not reach it.
+  # loaded, the same rules in the same order stand here, but for those of options alone, which `Options` has, and those of a backward
+  # pass for calls that do not reach it.
   alias ExPhil.Native.{Error, Nif, Tensor}
   alias ExPhil.Native.SelectiveScan.{Options, Scratch}
   alias ExPhil.Native.Tensor.Numbers

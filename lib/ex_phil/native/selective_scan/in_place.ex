@@ -44,7 +44,7 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
         pointer -> {pointer.address, pointer.data_size}
       end
     rescue
-      _ -> nil
+      _ in [ArgumentError, RuntimeError] -> nil
     end
 
     @doc "`{:ok, y, final_state | nil}` on the device, or the error of the native call."

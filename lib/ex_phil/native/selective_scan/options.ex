@@ -1,8 +1,7 @@
 defmodule ExPhil.Native.SelectiveScan.Options do
   @moduledoc false
-  # The options of a call, and what its tensors are called. Here it is seen that every option is known and has a value
-  # of its kind; whether the values make sense, for themselves and with the tensors, is decided in one place, the native
-  # `Problem`.
+  # The options of a call, and what its tensors are called. Here it is seen that every option is known and makes sense for itself;
+  # whether it does with the tensors is decided in one place, the native `Problem`.
   alias ExPhil.Native.{Error, Tensor}
   alias ExPhil.Native.SelectiveScan.Backend
 

@@ -12,7 +12,7 @@ use crate::shapes::{
     bf16, block, borrowing, both, by, ending_short, f64, joining, problem, reversed, summing, within_tiles,
 };
 use crate::support::laws::Scan;
-use crate::support::{Case, ELEMENTS, golden, random, rounding, within};
+use crate::support::{Case, ELEMENTS, Within, golden, random, rounding, within};
 use crate::{backward, device, forward};
 
 type Named<'a> = Vec<(&'static str, &'a Vec<f64>)>;
@@ -131,16 +131,23 @@ pub fn random(_: bool) {
 /// part.
 pub fn softplus(_: bool) {
     const CHANNELS: usize = 4096;
-    let mut case = random::case(Problem { dt_softplus: true, ..problem(1, 1, CHANNELS, 1) }, 1);
+    let problem = Problem { dt_softplus: true, ..problem(1, 1, CHANNELS, 1) };
     let dt: Vec<f64> = (0..CHANNELS).map(|k| 64.0 * k as f64 / CHANNELS as f64 - 38.0).collect();
-    case.inputs.dt = naive::encode(ElementType::F32, &dt);
+    for (problem, within) in [(problem.clone(), 2e-6), (f64(problem), 1e-13)] {
+        softplus_of(&problem, &dt, within);
+    }
+}
+
+fn softplus_of(problem: &Problem, dt: &[f64], within: f64) {
+    let mut case = random::case(problem.clone(), 1);
+    case.inputs.dt = naive::encode(problem.element, dt);
     let (outputs, gradients) = (case.forward(forward), case.backward(backward));
     let expected = naive::forward(&case.problem, case.inputs());
     let of_gradients = naive::backward(&case.problem, case.inputs(), case.gradients());
     for (name, got, expected) in [("y", outputs.y, expected.y), ("dt", gradients.dt, of_gradients.dt)] {
         for (k, (got, expected)) in got.iter().zip(&expected).enumerate() {
             let distance = (got - expected).abs() / expected.abs();
-            assert!(distance < 2e-6, "{name} is {distance:e} away where dt is {}", dt[k]);
+            assert!(distance < within, "{name} is {distance:e} away where dt is {}", dt[k]);
         }
     }
 }
@@ -233,7 +240,8 @@ fn exact_cases(
     run_random(if quick { 3 } else { count }, strategy, check);
 }
 
-const ON_DEVICE: Scan = Scan { forward, backward };
+// Cases of f64.
+const ON_DEVICE: Scan = Scan { forward, backward, within: |_| Within { outputs: 1e-12, gradients: 1e-12 } };
 
 /// Two halves, the state handed over forward and its gradient backward, equal the whole.
 pub fn cut_in_two(quick: bool) {

@@ -189,8 +189,23 @@ pub fn not_a_number(_: bool) {
             }
         }
     }
+    states_that_are_not_there_are_numbers();
     sequences_keep_it_to_themselves();
     nothing_comes_of_zero();
+}
+
+/// By an exact hold, outputs are finite where Δ is not, also of so many states as leave threads some that are not there. (The twin has none:
+/// it multiplies an infinite Δ with a gain of zero.)
+fn states_that_are_not_there_are_numbers() {
+    for problem in [problem(1, 40, 3, 5), problem(20, 40, 512, 5), problem(1, 700, 33, 5)] {
+        let mut case = random::case(by(Method::ZohExact, problem), 1);
+        let row = case.problem.dim * 4;
+        case.inputs.dt[20 * row..][..4].copy_from_slice(&f32::INFINITY.to_ne_bytes());
+        let (got, expected) = (case.forward(forward), case.forward(selective_scan::cpu::forward));
+        assert!(expected.y.iter().all(|y| y.is_finite()), "{:?}", case.problem);
+        let distance = distance(&got.y, &expected.y);
+        assert!(distance < 4e-6, "{distance} {:?}", case.problem);
+    }
 }
 
 /// Where several sequences share a row, outputs after one that is not finite are as if it were, and so are gradients before it.

@@ -4,13 +4,15 @@ use selective_scan::naive::{decode, encode};
 use selective_scan::{ElementType, Gradients, Outputs, Problem};
 
 use super::time::{has_frames, select};
-use super::{Backward, Case, Forward, close, within};
+use super::{Backward, Case, Forward, Within, close};
 
 /// The passes of a backend.
 #[derive(Clone, Copy)]
 pub struct Scan {
     pub forward: Forward,
     pub backward: Backward,
+    /// How far the parts may be from the whole.
+    pub within: fn(ElementType) -> Within,
 }
 
 impl Case {
@@ -38,14 +40,14 @@ impl Scan {
             state = Some(encode(states, &final_state.unwrap()));
         }
         let stepped = Outputs { y, final_state: state.map(|bytes| decode(states, &bytes)) };
-        close(&case.name, stepped.iter(), whole.iter(), within(case.problem.element).outputs)
+        close(&case.name, stepped.iter(), whole.iter(), (self.within)(case.problem.element).outputs)
     }
 
     /// Two parts of a causal case, the second from frame `at` on, the state handed over forward and its gradient backward,
     /// give what all of it gives.
     pub fn cut_in_two(self, case: &Case, at: usize) -> Result<(), String> {
         let p = &case.problem;
-        let (states, within) = (p.element.state_type(), within(p.element));
+        let (states, within) = (p.element.state_type(), (self.within)(p.element));
         let mut parts = [case.frames(&Vec::from_iter(0..at)), case.frames(&Vec::from_iter(at..p.seq))];
 
         let whole = case.forward(self.forward);
@@ -84,7 +86,7 @@ impl Scan {
         close(&case.name, outputs.iter(), case.forward(self.forward).iter(), 1e-12)?;
         let gradients = flipped.backward(self.backward).map(again);
         let whole = case.backward(self.backward);
-        close(&case.name, gradients.iter(), whole.iter(), within(case.problem.element).gradients)
+        close(&case.name, gradients.iter(), whole.iter(), (self.within)(case.problem.element).gradients)
     }
 
     /// A packed row gives what its sequences give apart.
@@ -124,7 +126,7 @@ impl Scan {
                 }
             });
         }
-        let within = within(p.element);
+        let within = (self.within)(p.element);
         let (apart, gradients_apart) = (Outputs { y, final_state }, gradients.unwrap());
         let whole = case.backward(self.backward);
         close(&case.name, apart.iter(), case.forward(self.forward).iter(), within.outputs)?;

@@ -358,6 +358,11 @@ if Code.ensure_loaded?(Nx) do
         [b, c] = [seats.(inputs.b, :seat), seats.(inputs.c, :side)]
         y = SelectiveScan.scan(seats.(inputs.x, :game), inputs.dt, inputs.a, b, c)
         assert y.vectorized_axes == [game: 2, seat: 2, side: 2]
+
+        [x, dt, b, c] = for name <- [:x, :dt, :b, :c], do: inputs[name][[.., 0]]
+        {y, state} = SelectiveScan.step(seats.(inputs.initial_state, :side), seats.(x, :game), dt, inputs.a, b, c)
+        assert y.vectorized_axes == [side: 2, game: 2]
+        assert state.vectorized_axes == [side: 2, game: 2]
       end
 
       @tag :vectorized_grad
