@@ -56,7 +56,7 @@ defmodule ExPhil.Native.Tensor do
   end
 
   def from_binary(data, _type, _shape) do
-    raise ArgumentError, "expected data to be a binary, got: #{inspect(data)}"
+    Error.wrong!(:data, "be a binary", data)
   end
 
   @doc """
@@ -292,7 +292,7 @@ defmodule ExPhil.Native.Tensor do
   end
 
   def cast!(other, name) do
-    raise ArgumentError, "expected #{name} to be an ExPhil.Native.Tensor or an Nx.Tensor, got: #{inspect(other)}"
+    Error.wrong!(name, "be an ExPhil.Native.Tensor or an Nx.Tensor", other)
   end
 
   # What a caller gave as `name`, as it is. One of Nx has a type that one of ours can have: only those can be checked
@@ -301,7 +301,7 @@ defmodule ExPhil.Native.Tensor do
   @spec given!(term, atom) :: t | struct
   if Code.ensure_loaded?(Nx) do
     def given!(%Nx.Tensor{data: %Nx.TemplateBackend{}} = template, name) do
-      raise ArgumentError, "expected #{name} to hold numbers, got: #{inspect(template)}"
+      Error.wrong!(name, "hold numbers", template)
     end
 
     def given!(%Nx.Tensor{type: type} = tensor, name) do

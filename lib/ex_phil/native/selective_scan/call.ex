@@ -120,8 +120,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   # An expression runs where its compiler has it run, and vectorized tensors are first brought into one scan.
   defp eager!(tensors) do
     for {name, tensor} <- tensors, in_defn?([{name, tensor}]) do
-      raise ArgumentError,
-            "expected #{name} to be a tensor outside of defn and without vectorized axes, got: #{inspect(tensor)}"
+      Error.wrong!(name, "be a tensor outside of defn and without vectorized axes", tensor)
     end
   end
 
