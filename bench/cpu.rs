@@ -56,7 +56,7 @@ fn backward(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 let gradients = gradients.as_mut().map(|_, bytes| &mut bytes[..]);
-                cpu::backward(&case.problem, case.inputs(), case.gradients(), gradients).unwrap()
+                cpu::backward(&case.problem, case.inputs(), case.output_gradients(), gradients).unwrap()
             });
         });
     }

@@ -62,7 +62,7 @@ class Run:
     def time(self, shape, variant, of_pass, who=OURS):
         """µs. A backward pass of ours is the one that peers have: with the states that the forward pass kept."""
         if who == OURS and of_pass == "backward":
-            of_pass = "backward from checkpoints"
+            of_pass = "backward from boundary states"
         return self.figures.get((shape, variant, of_pass, who))
 
     def time_from_inputs(self, shape, variant):

@@ -234,6 +234,11 @@ pub fn function(name: &str, modifiers: &[&str], of: Type) -> Option<Compute> {
         "shf" if has("l") && has("wrap") => {
             compute!(|low: u32, high: u32, by: u32| ((joined(low, high) << (by & 31)) >> 32) as u32)
         }
+        "bfe" => match of {
+            Type::U32 => compute!(|a: u32, at: u32, bits: u32| extracted(u64::from(a), at, bits) as u32),
+            Type::U64 => compute!(|a: u64, at: u32, bits: u32| extracted(a, at, bits)),
+            _ => None,
+        },
         "bfi" => match of {
             Type::U32 => compute!(|a: u32, b: u32, at: u32, bits: u32| {
                 inserted(u64::from(a), u64::from(b), at, bits) as u32
@@ -265,10 +270,20 @@ fn joined(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// So many low bits.
+fn low(bits: u32) -> u64 {
+    if bits >= 64 { !0 } else { (1u64 << bits) - 1 }
+}
+
+/// The bits of `a` from a place on; of both numbers the low 8 bits count.
+fn extracted(a: u64, at: u32, bits: u32) -> u64 {
+    a.checked_shr(at & 0xff).unwrap_or(0) & low(bits & 0xff)
+}
+
 /// `b` with the low bits of `a` put at a place; of both numbers the low 8 bits count.
 fn inserted(a: u64, b: u64, at: u32, bits: u32) -> u64 {
     let (at, bits) = (at & 0xff, bits & 0xff);
-    let mask = (if bits >= 64 { !0 } else { (1u64 << bits) - 1 }).checked_shl(at).unwrap_or(0);
+    let mask = low(bits).checked_shl(at).unwrap_or(0);
     b & !mask | a.checked_shl(at).unwrap_or(0) & mask
 }
 

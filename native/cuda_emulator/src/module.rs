@@ -6,7 +6,7 @@ use std::collections::HashMap;
 pub const LANES: usize = 32;
 
 /// Numbers that one access can read or write.
-pub const MOST_ELEMENTS: usize = 4;
+pub const MOST_ELEMENTS: usize = 8;
 
 /// A register of a warp, or any 64 bits for each of its threads.
 pub type Lanes = [u64; LANES];

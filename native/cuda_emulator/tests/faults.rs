@@ -101,6 +101,9 @@ fn expect_fault(statements: &str, words: &str) {
 fn it_computes() {
     expect("mad.lo.s32 %value, %tid, -3, 5;", |thread| 5u32.wrapping_sub(3 * thread));
     expect("mul.hi.u32 %value, %tid, 0x80000000;", |thread| thread / 2);
+    expect("bfe.u32 %value, 0x12345678, 8, %tid;", |thread| {
+        0x0012_3456 & ((1u64 << thread.min(32)) - 1) as u32
+    });
     expect("bfi.b32 %value, %tid, -1, 8, 4;", |thread| 0xffff_f0ff | (thread & 15) << 8);
     expect("shl.b32 %value, %tid, 40;", |_| 0);
     expect("mov.b64 %rd1, {%tid, 9}; mov.b64 {_, %value}, %rd1;", |_| 9);

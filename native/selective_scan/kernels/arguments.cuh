@@ -38,10 +38,10 @@ struct Arguments {
   u8* marks;                 // {batch, seq} in scan order: MARK_RESET, MARK_SKIP; none where FINDS_MARKS
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk, where there are several
   u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
-  State* boundary_states;    // {batch, chunks, dim, boundary_width}: the state before each chunk; see JOINS
-  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it; maybe in dx
-  State* boundary_adjoints;  // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment; see JOINS
-  State* checkpoints;        // {batch, checkpoint_count, dim, state}: states for the backward pass, if wanted
+  State* chunk_states;       // {batch, chunks, dim, chunk_states_width}: the state before each chunk; see JOINS
+  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it; maybe in dx, written later
+  State* segment_adjoints;   // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment; see JOINS
+  State* boundary_states;    // {batch, boundary_count, dim, state}: that the forward pass keeps for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk; of adjoint chunks in ddt, if their ends are in dx
   State* decays;             // {batch, chunks, dim, PASS_SLOTS}: the product of a over each, where that is not by ΣΔ; likewise
   Real* y_sum;               // {batch, seq, dim}: y of the passes so far; so dx_sum, ddt_sum and dz_sum
@@ -53,7 +53,7 @@ struct Arguments {
   Real* dc_parts;            // the same of C
   Real* db_sum;              // dB of one direction while the other is missing; so dc_sum
   Real* dc_sum;
-  State* da_parts;           // {row blocks, segments, dim, SLOTS}; boundary_adjoints, maybe, of the piece walked last
+  State* da_parts;           // {row blocks, segments, dim, SLOTS}; segment_adjoints, maybe, of the piece walked last
   State* db_constant_parts;  // {row blocks, segments, dim, SLOTS}, of constant B
   State* dc_constant_parts;  // the same of constant C
   Real* dd_parts;            // {row blocks, segments, dim}
@@ -85,14 +85,14 @@ struct Arguments {
   i64 first_state;
   i64 chunk;
   i64 chunks;
-  i64 boundary_width;       // PASS_SLOTS, or state where the boundary states came from the forward pass
-  i64 boundary_first;       // 0, or first_state
-  i64 checkpoint_interval;
-  i64 checkpoint_count;
+  i64 chunk_states_width;   // PASS_SLOTS, or state where these are the boundary states of the forward pass
+  i64 chunk_states_first;   // 0, or first_state
+  i64 boundary_interval;    // frames between states that are kept
+  i64 boundary_count;
 
   // Reals in 8 bytes each, as the host has them.
-  alignas(8) Real limit_min;
-  alignas(8) Real limit_max;
+  alignas(8) Real dt_limit_min;
+  alignas(8) Real dt_limit_max;
   alignas(8) float scale;   // ½ where bidirectional, else 1
   int reverse;
   int first_pass;
@@ -112,6 +112,10 @@ struct Arguments {
   i64 last_piece_first;
   i64 last_piece_frames;
 };
+
+// Those of a block that walk or sum.
+#define THREADS (WARPS * 32)
+#define ALL_LANES 0xffffffffu
 
 static_assert(sizeof(Arguments) == ARGUMENTS_BYTES, "the host has the same fields");
 

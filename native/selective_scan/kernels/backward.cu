@@ -16,7 +16,7 @@
 // tile.
 //
 // A block walks a piece of one segment of the sequence, of one batch row after another, from the last tile to the first.
-// States lie in `boundary_states` every `chunk` frames; where a chunk has several tiles, each warp first walks its states
+// States lie in `chunk_states` every `chunk` frames; where a chunk has several tiles, each warp first walks its states
 // alone and keeps each tile's first. A tile may have PARTS, each with warps of its own for all of the block's channels:
 // they walk from zero first to find what they begin with (parts.cuh). Every sum is taken in a fixed order: the same
 // call gives the same bits. Sums over the blocks, rows and segments are left to reduce.cu.
@@ -55,6 +55,7 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 #include "block.cuh"
+#include "lanes.cuh"
 #include "pairs.cuh"
 #include "frames.cuh"
 #if SUMMARY
@@ -285,15 +286,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(c
   find_thread_anew(thread, shared, place);
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    const i64 boundary = in_part(args, place.row, args.chunks, place.chunk, place.channel0 + thread.column + p);
+    const i64 in_chunk = in_part(args, place.row, args.chunks, place.chunk, place.channel0 + thread.column + p);
 #if DECAY_BY_SUM
     const Real sum = sum_lanes(thread.delta_sum[p]);
-    if (p < thread.here && thread.lane == 0) args.delta_sums[boundary] = sum;
+    if (p < thread.here && thread.lane == 0) args.delta_sums[in_chunk] = sum;
 #endif
     if (p >= thread.here) continue;
-    store_states(thread.adjoint[p], args.adjoint_ends + boundary * SLOTS, SLOTS, thread.lane);
+    store_states(thread.adjoint[p], args.adjoint_ends + in_chunk * SLOTS, SLOTS, thread.lane);
 #if !DECAY_BY_SUM
-    store_states(thread.product[p], args.decays + boundary * SLOTS, SLOTS, thread.lane);
+    store_states(thread.product[p], args.decays + in_chunk * SLOTS, SLOTS, thread.lane);
 #endif
   }
 }
@@ -382,10 +383,10 @@ __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& a
   const State* from = nullptr;
   i64 step = args.state;
   if (!ROW_IS_TILE && course.end < (JOINS ? course.segment_end : args.seq)) {
-    from = args.boundary_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
+    from = args.segment_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
     step = SLOTS;
   } else if (args.write_final && args.dfinal_state) {
-    from = args.dfinal_state + (row * args.dim + channel) * args.state + args.first_state;
+    from = args.dfinal_state + state_at(args, row, channel);
   }
   load_pair(thread.adjoint, thread, args, from, step);
 #if JOINS
@@ -397,11 +398,11 @@ __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& a
 __device__ __forceinline__ void store_adjoints(const Thread& thread, const Arguments& args, const Course& course) {
   if (thread.part > 0) return;
   const i64 row = course.place.row, channel = course.place.channel0 + thread.column;
-  State* to = args.boundary_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
+  State* to = args.segment_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
   i64 step = SLOTS;
   if (ROW_IS_TILE || course.first == 0) {
     if (!(args.write_final && args.dinitial_state)) return;
-    to = args.dinitial_state + (row * args.dim + channel) * args.state + args.first_state;
+    to = args.dinitial_state + state_at(args, row, channel);
     step = args.state;
   } else if (course.first == course.segment * args.segment) {
     return;
@@ -426,11 +427,11 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
   const State* from = nullptr;
   i64 step = args.state;
   if (chunk > 0) {
-    const i64 boundary = in_part(args, place.row, args.chunks, chunk, channel);
-    from = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
-    step = args.boundary_width;
+    const i64 in_chunk = in_part(args, place.row, args.chunks, chunk, channel);
+    from = args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
+    step = args.chunk_states_width;
   } else if (args.write_final && args.initial_state) {
-    from = args.initial_state + (place.row * args.dim + channel) * args.state + args.first_state;
+    from = args.initial_state + state_at(args, place.row, channel);
   }
   load_pair(h, thread, args, from, step);
 }
@@ -588,7 +589,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       const Sequence sequence(args, course.place, thread, i0 + thread.part * PART_FRAMES, rows);
       const First first_span(args, sequence, thread);
 #if PARTS > 1
-      const Sources sources(args, sequence, thread);
+      const AdjointSources sources(args, sequence, thread);
 #endif
       if (ROW_IS_TILE) {
         // After what is waited for first.
@@ -647,8 +648,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
       {
         walk(marks);
       }
-      // The piece may begin within a chunk. The one tile of a row ends this by a number that the compiler does not know: it orders
-      // the walk back worse where it knows that there is no loop.
+      // The piece may begin within a chunk. Where a row is one tile this is no loop, but ends by a number that the compiler does not
+      // know: where it knows, it orders the walk back worse.
     } while ((ROW_IS_TILE ? 0 : (i64)(course.tile + 1) * TILE) > course.first);
     find_thread_anew(thread, shared, course.place);
     store_adjoints(thread, args, course);

@@ -6,10 +6,8 @@
 // A kernel says by USE_B and USE_C which projections it needs before it includes this, and by ONE_PASS whether it takes it that
 // there are no others than this pass.
 
-#define THREADS (WARPS * 32)
 // Reals of the states of a thread.
 #define LANE_WIDTH (STATES * COMPONENTS)
-#define ALL_LANES 0xffffffffu
 
 // Whether a thread of the warp says so. That all threads have the same, the compiler knows of a sum over them but not of a vote
 // (CUDA 13.0), and what depends on it, loops and their counters, then costs an operation a warp, not one a thread.
@@ -83,21 +81,6 @@ __device__ __forceinline__ u32 blocks_of_channels(const Arguments& args) {
   return (u32)(GROUPED ? args.units * args.blocks_per_unit : args.blocks_per_unit);
 }
 
-// A block's number among those of all channels, and that of its part of the row.
-struct OfRow {
-  u32 channels, part;
-};
-
-__device__ __forceinline__ OfRow find_block([[maybe_unused]] const Arguments& args) {
-#if CUT
-  u32 part = blockIdx.x;
-  const u32 channels = take(part, blocks_of_channels(args));
-  return {channels, part};
-#else
-  return {blockIdx.x, 0};
-#endif
-}
-
 // Of a row, the block of channels with this number.
 __device__ __forceinline__ Place place_of(const Arguments& args, i64 row, u32 block) {
   Place place;
@@ -109,12 +92,15 @@ __device__ __forceinline__ Place place_of(const Arguments& args, i64 row, u32 bl
 // Of the grid's rows, which are those of the batch. Neighbouring blocks are neighbours in channels: they share b and c in
 // the cache.
 __device__ __forceinline__ Place find_place(const Arguments& args) {
-  const OfRow block = find_block(args);
-  Place place = place_of(args, row_of_block(), block.channels);
 #if CUT
-  place.chunk = block.part;
-#endif
+  u32 chunk = blockIdx.x;
+  const u32 block = take(chunk, blocks_of_channels(args));
+  Place place = place_of(args, row_of_block(), block);
+  place.chunk = chunk;
   return place;
+#else
+  return place_of(args, row_of_block(), blockIdx.x);
+#endif
 }
 
 // A chunk's first frame, and the one after its last.
@@ -162,6 +148,15 @@ __device__ __forceinline__ int states_here(const Arguments& args) {
   return left < PASS_SLOTS ? (int)left : PASS_SLOTS;
 }
 
+// Where the states of this pass lie, of a channel in a row of {rows, dim, state}; and of those that are kept before the frame
+// number · boundary_interval of a row.
+__device__ __forceinline__ i64 state_at(const Arguments& args, i64 row, i64 channel) {
+  return (row * args.dim + channel) * args.state + first_state(args);
+}
+__device__ __forceinline__ State* boundary_state_at(const Arguments& args, i64 row, i64 number, i64 channel) {
+  return args.boundary_states + state_at(args, row * args.boundary_count + number, channel);
+}
+
 // Neighbouring states of a row in global memory that are accessed at once: all of them are there, or none.
 template <int COUNT>
 struct alignas(COUNT > 1 ? COUNT * sizeof(State) : alignof(State)) StatePack {
@@ -183,8 +178,8 @@ __device__ __forceinline__ void load_states(State (&states)[STATES], const State
   }
 }
 
-// The rate of a slot, once it is waited for. One that is not there decays, if next to nothing: where Δ is infinite, a rate of zero would
-// make of its state what is no number, and with the sums over states of those that are there.
+// The rate of a slot, once it is waited for. One that is not there has next to none, but not zero: where Δ is infinite, as real rates may
+// have it, 0 · ∞ is no number, nor would be the sums over states that it is part of.
 __device__ __forceinline__ State rate_of_slot(State a, int slot, int count) { return slot < count ? a : to_state((Real)-1e-10); }
 
 // States of a row of SLOTS that are all there, aligned: of a tile of a projection, of what chunks come to.
@@ -285,12 +280,9 @@ using ElementPack = Pack<Element, COUNT>;
 template <int COUNT>
 __device__ __forceinline__ void load_reals(Real (&values)[COUNT], const Real* shared) {
   constexpr int AT_ONCE = COUNT * sizeof(Real) <= 16 ? COUNT : 16 / sizeof(Real);
-  struct alignas(AT_ONCE * sizeof(Real)) Reals {
-    Real reals[AT_ONCE];
-  };
 #pragma unroll
   for (int p = 0; p < COUNT / AT_ONCE; p++) {
-    const Reals pack = reinterpret_cast<const Reals*>(shared)[p];
+    const Reals<AT_ONCE> pack = reinterpret_cast<const Reals<AT_ONCE>*>(shared)[p];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) values[p * AT_ONCE + k] = pack.reals[k];
   }
@@ -299,15 +291,12 @@ __device__ __forceinline__ void load_reals(Real (&values)[COUNT], const Real* sh
 template <int COUNT>
 __device__ __forceinline__ void store_reals(Real* shared, const Real (&values)[COUNT]) {
   constexpr int AT_ONCE = COUNT * sizeof(Real) <= 16 ? COUNT : 16 / sizeof(Real);
-  struct alignas(AT_ONCE * sizeof(Real)) Reals {
-    Real reals[AT_ONCE];
-  };
 #pragma unroll
   for (int p = 0; p < COUNT / AT_ONCE; p++) {
-    Reals pack;
+    Reals<AT_ONCE> pack;
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) pack.reals[k] = values[p * AT_ONCE + k];
-    reinterpret_cast<Reals*>(shared)[p] = pack;
+    reinterpret_cast<Reals<AT_ONCE>*>(shared)[p] = pack;
   }
 }
 
@@ -399,7 +388,7 @@ __device__ __forceinline__ void store_vector(Stored* target, const Real (&values
 // --- Step sizes ---------------------------------------------------------------------------------------------
 
 // Whether something is done to dt before it is Δ.
-#define CHANGES_DT (HAS_DT_BIAS || SOFTPLUS || LIMIT)
+#define CHANGES_DT (HAS_DT_BIAS || DT_SOFTPLUS || DT_LIMIT)
 // Whether more is done to elements than the scan (`changes_elements` of the policy): where tiles are copied, one lane of a channel then
 // owns each (owners.cuh).
 #define HAS_OWNERS (CHANGES_DT || HAS_D || HAS_Z)
@@ -448,14 +437,14 @@ __device__ __forceinline__ Real step_size(const Arguments& args, Real dt, [[mayb
   delta += bias;
 #endif
   slope = (Real)1;
-#if SOFTPLUS
+#if DT_SOFTPLUS
   slope = delta > (Real)20 ? (Real)1 : sigmoid(delta);
   delta = softplus(delta);
 #endif
-#if LIMIT
-  const bool below = delta < args.limit_min, above = delta > args.limit_max;
+#if DT_LIMIT
+  const bool below = delta < args.dt_limit_min, above = delta > args.dt_limit_max;
   slope = below || above ? (Real)0 : slope;
-  delta = below ? args.limit_min : above ? args.limit_max : delta;
+  delta = below ? args.dt_limit_min : above ? args.dt_limit_max : delta;
 #endif
   return delta;
 }

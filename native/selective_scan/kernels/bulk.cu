@@ -64,13 +64,13 @@ __device__ __forceinline__ int swizzle_of(int frame) {
 // As the engine copies it, each tensor's part at a multiple of 128 bytes.
 struct Tile {
 #if HAS_OWNERS
-  alignas(SWIZZLED_BYTES) Sequence delta;
-  alignas(SWIZZLED_BYTES) Sequence x;  // after the walk y: who owns an element has read it before
+  alignas(SWIZZLED_BYTES) SequenceTile delta;
+  alignas(SWIZZLED_BYTES) SequenceTile x;  // after the walk y: who owns an element has read it before
 #if HAS_Z
-  alignas(SWIZZLED_BYTES) Sequence z;
+  alignas(SWIZZLED_BYTES) SequenceTile z;
 #endif
 #else
-  Sequence delta, x;
+  SequenceTile delta, x;
 #endif
   Projections<Element> projections;
 };
@@ -83,7 +83,7 @@ typedef Real Made[SPAN / 2][CHANNELS_PER_WARP][2][2];
 // A walker that has a tile knows that the outputs of STAGES tiles before have been read, because the carrier waited for that before
 // it asked for the tile.
 struct alignas(SWIZZLED ? SWIZZLED_BYTES : 128) Outputs {
-  Sequence y;
+  SequenceTile y;
 };
 #endif
 
@@ -112,7 +112,7 @@ struct Shared {
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 
 // Where the outputs of the tile of a stage are stored.
-__device__ __forceinline__ Sequence& outputs_of(Shared& shared, int stage) {
+__device__ __forceinline__ SequenceTile& outputs_of(Shared& shared, int stage) {
 #if HAS_OWNERS
   return shared.tiles[stage].x;
 #else
@@ -129,7 +129,7 @@ struct Frames {
 
 // The marks of packed rows, which the carrier's threads find, a frame of a tile each. Those of a tile, or the indices that they are
 // found by, are asked for long before they are stored.
-struct Marks {
+struct MarkReader {
 #if SEQ_IDX
 #if FINDS_MARKS
   const int* next;
@@ -140,7 +140,7 @@ struct Marks {
 #endif
   int left;  // frames of the chunk from the thread's on
 
-  __device__ __forceinline__ Marks(const Arguments& args, const Place& place, const Frames& frames) {
+  __device__ __forceinline__ MarkReader(const Arguments& args, const Place& place, const Frames& frames) {
     const int own = (int)(threadIdx.x % 32);
     const i64 first = frames.begin + own;
 #if FINDS_MARKS
@@ -181,7 +181,7 @@ static_assert(!SEQ_IDX || TILE <= 32, "a thread of a warp has the mark of one fr
 __device__ __forceinline__ bool asks() { return !(ALL_CARRY || REVERSE) || threadIdx.x == THREADS; }
 
 __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
-                                    const Frames& frames, [[maybe_unused]] Marks& marks, int number, int stage) {
+                                    const Frames& frames, [[maybe_unused]] MarkReader& marks, int number, int stage) {
   Barrier& barrier = shared.stages.brought[stage];
   if (asks()) {
     bring_tile(shared.tiles[stage], args, maps, place, (int)place.row, frames.begin + number * TILE, barrier);
@@ -197,7 +197,7 @@ __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const
 __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& args, const Maps& maps, const Place& place,
                                               int frame, const Turn<STAGES>& stage) {
   shared.stages.walked[stage.place].wait(stage.parity);
-  const Sequence& outputs = outputs_of(shared, stage.place);
+  const SequenceTile& outputs = outputs_of(shared, stage.place);
   if (SEVERAL_PASSES && !args.first_pass) {
     // To what the passes before this have left. Passes follow one another, so the bits are the same each time.
     add_to(maps.y, (int)place.channel0, frame, (int)place.row, outputs);
@@ -211,7 +211,7 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
 __device__ __forceinline__ void store_outputs(Shared& shared, const Arguments& args, const Place& place, int frame, int number) {
   const int stage = number % STAGES;
   shared.stages.walked[stage].wait(number / STAGES % 2);
-  const Sequence& outputs = outputs_of(shared, stage);
+  const SequenceTile& outputs = outputs_of(shared, stage);
   Element* row = args.y + place.row * args.seq * args.dim + place.channel0;
 #pragma unroll 1
   for (int r = -frame; r < TILE; r++) {
@@ -248,9 +248,9 @@ __device__ __forceinline__ void carry(Shared& shared, const Arguments& args, con
                                       const Frames& frames) {
 #if SEQ_IDX
   if (!FINDS_MARKS) wait_for_kernels_before();
-  Marks marks(args, place, frames);
+  MarkReader marks(args, place, frames);
 #else
-  Marks marks;
+  MarkReader marks;
 #endif
   const auto ask_for = [&](int number, int stage) { ask(shared, args, maps, place, frames, marks, number, stage); };
   const auto widen = [&]([[maybe_unused]] int stage) {
@@ -294,21 +294,14 @@ __device__ __forceinline__ const Projections<Real>& projections_of(const Shared&
 
 // `counted`: the number of the span, counted on over the border of its tile.
 __device__ __forceinline__ void fetch_span(const Shared& shared, int stage, const Thread& thread, const Elements& elements, int span,
-                                           int counted, Real (&delta)[SPAN], Span& operands) {
+                                           int counted, Real (&delta)[SPAN], Operands& operands) {
   const Tile& tile = shared.tiles[stage];
   const Projections<Real>& projections = projections_of(shared, stage);
 #pragma unroll
   for (int g = 0; g < SPAN; g++) {
     const int r = span * SPAN + g;
     elements.fetch(tile, thread, r, counted, g, delta, operands.x);
-    State b[STATES], c[STATES];
-    load_slots(b, projections.b[in_tile(r)], thread.lane);
-    load_slots(c, projections.c[in_tile(r)], thread.lane);
-#pragma unroll
-    for (int s = 0; s < STATES; s++) {
-      operands.b[s][g] = b[s];
-      operands.c[s][g] = c[s];
-    }
+    fetch_frame(projections, thread.lane, in_tile(r), g, operands);
   }
 }
 
@@ -352,7 +345,7 @@ __device__ __forceinline__ u32 marks_of([[maybe_unused]] const Shared& shared, [
 
 // What a span of operands comes to.
 template <bool WHOLE>
-__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[SPAN], Span& operands, u32 marks, int rows,
+__device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)[SPAN], Operands& operands, u32 marks, int rows,
                                              Real (&y)[SPAN]) {
   SpanCoefficients k;
 #if !HAS_OWNERS
@@ -419,7 +412,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
 
   Turn<STAGES> stage;
   Real delta[SPAN], last[SPAN];
-  Span operands;
+  Operands operands;
   int before = 0;  // the stage of the tile before
   int number = 0;
   do {
@@ -441,7 +434,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
 #pragma unroll
       for (int span = 0; span < SPANS; span++) {
         Real next_delta[SPAN], y[SPAN];
-        Span next_operands;
+        Operands next_operands;
         const u32 marks = RESETS ? marks_of(shared, stage.place, span) : 0;
         const bool goes_on = span == SPANS - 1;
         if (span == SPANS - Elements::AHEAD && number + 1 < tiles) shared.stages.wait(next);
@@ -469,8 +462,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
       before = stage.place;
       stage = next;
     }
-    // What follows is a tile that lacks frames, or has marks. Where there are none it is the last: by the number that has come of
-    // the loop, the compiler finds another order for the loop itself, which takes 1.7% longer (H200).
+    // What follows is a tile that lacks frames, or has marks. Without marks it can only be the last, and is asked for by `whole`: by
+    // `number`, which says the same then, the compiler finds another order for the loop before, which takes 1.7% longer (H200).
     const int other = SEQ_IDX ? number : whole;
     if (other > first) {
       elements.end();

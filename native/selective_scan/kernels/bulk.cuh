@@ -31,7 +31,7 @@ __device__ __forceinline__ constexpr int in_tile(int r) { return REVERSE ? TILE 
 struct Maps {
   TensorMap x, dt, b, c, y, z;  // there may be no z
 };
-struct Sources {
+struct ChunkMaps {
   TensorMap dt, source, projection;
 };
 

@@ -20,7 +20,7 @@
 #define STEP 4
 
 static_assert(LANES == 4 && STATES == 4 && PACK == 4 && CHANNELS == 32 && WARPS == 4, "a lane has neighbouring states");
-static_assert(!COMPLEX && ELEMENT != 1 && !HAS_DT_BIAS && !SOFTPLUS && !LIMIT && !SEQ_IDX, "dt is Δ");
+static_assert(!COMPLEX && ELEMENT != 1 && !HAS_DT_BIAS && !DT_SOFTPLUS && !DT_LIMIT && !SEQ_IDX, "dt is Δ");
 static_assert(DECAY_BY_SUM, "no product of decays is kept");
 static_assert(TILE % STEP == 0, "a tile is made of steps");
 
@@ -60,7 +60,7 @@ struct Operands {
   State projection[STEP][STATES];
 };
 
-__device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const Sources& maps, const Place& place,
+__device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const ChunkMaps& maps, const Place& place,
                                     const Frames& frames, int number, int stage) {
   if (WIDENS && threadIdx.x != THREADS) return;
   Barrier& barrier = shared.stages.brought[stage];
@@ -74,7 +74,7 @@ __device__ __forceinline__ void ask(Shared& shared, const Arguments& args, const
 }
 
 // What the carrier does.
-__device__ __forceinline__ void carry(Shared& shared, const Arguments& args, const Sources& maps, const Place& place,
+__device__ __forceinline__ void carry(Shared& shared, const Arguments& args, const ChunkMaps& maps, const Place& place,
                                       const Frames& frames) {
   const auto ask_for = [&](int number, int stage) { ask(shared, args, maps, place, frames, number, stage); };
   const auto widen = [&]([[maybe_unused]] int stage) {
@@ -148,18 +148,18 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
   const int lane = lane_of(thread_anew() % 32), column = row_of(thread_anew());
   if (column >= place.channels) return;
-  const i64 boundary = in_part(args, place.row, args.chunks, place.chunk, place.channel0 + column);
+  const i64 in_chunk = in_part(args, place.row, args.chunks, place.chunk, place.channel0 + column);
 #if ADJOINTS
-  State* to = args.adjoint_ends + boundary * SLOTS;
+  State* to = args.adjoint_ends + in_chunk * SLOTS;
 #else
-  State* to = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+  State* to = args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
 #endif
   store_states<PACK>(thread.carried, to, SLOTS, lane);  // zero beyond the last
-  if (lane == 0) args.delta_sums[boundary] = thread.delta_sum;
+  if (lane == 0) args.delta_sums[in_chunk] = thread.delta_sum;
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
-    scan_chunks(const Arguments args, const __grid_constant__ Sources maps) {
+    scan_chunks(const Arguments args, const __grid_constant__ ChunkMaps maps) {
   extern __shared__ __align__(128) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
 

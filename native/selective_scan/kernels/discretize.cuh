@@ -113,10 +113,22 @@ __device__ __forceinline__ Integrals integrals_near(State A, Real delta, State h
   return of;
 }
 
+#if COMPLEX && METHOD == ZOH_EXACT
+// e^z − 1. Where e^z is near 1, after whole turns, the difference would cancel: e^x cos y − 1 = e^x − 1 − (e^x sin y)²/(e^x + e^x cos y).
+__device__ __forceinline__ Complex less_one(Complex A, Real delta, Complex e) {
+  const Real of_x = expm1(A.re * delta), near = of_x - e.im * e.im / ((Real)1 + of_x + e.re);
+  return {e.re > (Real)0.5 ? near : e.re - (Real)1, e.im};
+}
+#endif
+
 // Far from zero, from the decay up; the last is not asked for.
-__device__ __forceinline__ Integrals integrals_far(State inverse, Real delta, State e) {
+__device__ __forceinline__ Integrals integrals_far([[maybe_unused]] State A, State inverse, Real delta, State e) {
   Integrals of{};
+#if COMPLEX && METHOD == ZOH_EXACT
+  of.e1 = less_one(A, delta, e) * inverse;
+#else
   of.e1 = e * inverse - inverse;
+#endif
   of.e2 = (of.e1 - delta) * inverse;
   of.e3 = (of.e2 - (Real)0.5 * delta * delta) * inverse;
   return of;
@@ -140,8 +152,8 @@ __device__ __forceinline__ State gain_near(State A, Real delta, State highest) {
   const Integrals of = integrals_near(A, delta, highest);
   return gain_of(of.e1, of.e2, of.e3);
 }
-__device__ __forceinline__ State gain_far(State inverse, Real delta, State e) {
-  const Integrals of = integrals_far(inverse, delta, e);
+__device__ __forceinline__ State gain_far(State A, State inverse, Real delta, State e) {
+  const Integrals of = integrals_far(A, inverse, delta, e);
   return gain_of(of.e1, of.e2, of.e3);
 }
 #endif
@@ -172,18 +184,6 @@ struct Partials {
 #if METHOD == BILINEAR
 __device__ __forceinline__ State twice_q(State A, Real delta) { return reciprocal((Real)0.5 - (A * (Real)0.25) * delta); }
 #endif
-
-// e^z or its bilinear stand-in: all that a scan of the decays alone needs.
-__device__ __forceinline__ State decay(State A, Real delta) {
-#if BY_TWICE_Q
-  return twice_q(A, delta) - (Real)1;
-#elif METHOD == BILINEAR
-  State half = (Real)0.5 * delta * A;
-  return (half + (Real)1) * reciprocal((Real)1 - half);
-#else
-  return exp_product(A, delta);
-#endif
-}
 
 // What Δ alone does to an input, or to what is left of the gain: it is done once for all states of a channel.
 __device__ __forceinline__ Real scale_input(Real x, [[maybe_unused]] Real delta) {
@@ -289,7 +289,7 @@ __device__ __forceinline__ Rate rate_of(State A) { return {A, precise_reciprocal
 __device__ __forceinline__ State decay_at(const Rate& rate, Real delta) { return exp_product(rate.a, delta); }
 
 __device__ __forceinline__ State remaining_gain(const Rate& rate, Real delta, State e) {
-  if (!is_near(rate.a, delta)) return gain_far(rate.inverse, delta, e);
+  if (!is_near(rate.a, delta)) return gain_far(rate.a, rate.inverse, delta, e);
   return gain_near(rate.a, delta, highest_near(rate.a, delta));
 }
 #else
@@ -338,8 +338,9 @@ __device__ __forceinline__ Coefficients discretize(const Rate& rate, Real delta)
   const Real q2 = twice_q(rate, delta);
   return {q2, q2};
 #elif METHOD == BILINEAR
-  State half = (Real)0.5 * delta * rate, q = reciprocal((Real)1 - half);
-  return {(half + (Real)1) * q, (Real)2 * q};
+  // (1 + z/2) q = 1 + z q: near 1 a product of two roundings would be as wrong in every frame, the same way.
+  const State z = delta * rate, q = reciprocal((Real)1 - (Real)0.5 * z);
+  return {z * q + (Real)1, (Real)2 * q};
 #else
   State e = decay_at(rate, delta);
   return {e, remaining_gain(rate, delta, e)};
@@ -358,11 +359,11 @@ __device__ __forceinline__ KeptCoefficients discretize_to_keep(State A, Real del
   const bool is_far = !is_near(A, delta);
 #if REAL_F32
   // Threads must not part.
-  const State highest = highest_near(A, delta), far = gain_far(inverse, delta, e), near = gain_near(A, delta, highest);
+  const State highest = highest_near(A, delta), far = gain_far(A, inverse, delta, e), near = gain_near(A, delta, highest);
   return {{e, is_far ? far : near}, highest};
 #else
   const State highest = is_far ? to_state(0) : highest_near(A, delta);
-  return {{e, is_far ? gain_far(inverse, delta, e) : gain_near(A, delta, highest)}, highest};
+  return {{e, is_far ? gain_far(A, inverse, delta, e) : gain_near(A, delta, highest)}, highest};
 #endif
 #else
   return discretize(rate_of(A), delta);
@@ -400,6 +401,15 @@ __device__ __forceinline__ State decay_of(const Coefficients& k) {
   return k.a - (Real)1;
 #else
   return k.a;
+#endif
+}
+
+// e^z or its bilinear stand-in: all that a scan of the decays alone needs.
+__device__ __forceinline__ State decay(State A, Real delta) {
+#if METHOD == BILINEAR
+  return decay_of(discretize(A, delta));
+#else
+  return exp_product(A, delta);
 #endif
 }
 
@@ -453,7 +463,7 @@ __device__ __forceinline__ Partials partials_of_gain(State A, Real delta, const 
   };
   const auto far = [&] {
     const State inverse = precise_reciprocal(A);
-    const Integrals of = integrals_far(inverse, delta, k.a);
+    const Integrals of = integrals_far(A, inverse, delta, k.a);
     const State by_delta = gain_of(k.a, of.e1, of.e2);
 #if METHOD == ZOH_EXACT
     const State weighted = k.g;

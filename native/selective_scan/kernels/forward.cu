@@ -1,7 +1,7 @@
 // The forward scan: h_i = a_i h_{i−1} + g_i B_i x_i, y_i = Σ C_i h_i + D x_i, out = y·silu(z).
 //
 // One block walks one chunk of one batch row for CHANNELS channels. Where the sequence is cut in several chunks,
-// `boundary_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes
+// `chunk_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes
 // (two directions, or more states than PASS_SLOTS), y gathers in `y_sum` and the last pass finishes it.
 //
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
@@ -57,8 +57,8 @@ struct Tile {
 
 // What is on its way to the next tile, and where the tile after that lies.
 struct Incoming {
-  Sequence::Cursor sequence;
-  Sequence::Raw dt, x;
+  SequenceUnits::Cursor sequence;
+  SequenceUnits::Raw dt, x;
 #if TILE_B
   RowsOfB::Cursor at_b;
   RowsOfB::Raw b;
@@ -106,7 +106,7 @@ struct Owned {
   __device__ __forceinline__ Owned([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Place& place) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
-      [[maybe_unused]] const int column = Sequence::first_column() + e;
+      [[maybe_unused]] const int column = SequenceUnits::first_column() + e;
 #if HAS_DT_BIAS
       dt_bias[e] = column < place.channels ? args.dt_bias[place.channel0 + column] : (Real)0;
 #endif
@@ -120,16 +120,16 @@ struct Owned {
 // What the owner of an element needs to finish it.
 struct Finishing {
 #if SEQ_IDX
-  u32 marks[Sequence::EACH];  // a byte a frame
+  u32 marks[SequenceUnits::EACH];  // a byte a frame
 #endif
 #if HAS_D
-  Sequence::Raw x;
+  SequenceUnits::Raw x;
 #endif
 #if HAS_Z
-  Sequence::Raw z;
+  SequenceUnits::Raw z;
 #endif
 #if SEVERAL_PASSES
-  Sequence::Packs<Real> sum;  // what earlier passes have come to
+  SequenceUnits::Packs<Real> sum;  // what earlier passes have come to
 #endif
 };
 
@@ -197,23 +197,23 @@ __device__ __forceinline__ bool store_marks(Tile& tile, const Incoming& in) {
 template <bool WHOLE>
 __device__ __forceinline__ bool store_tile(Tile& tile, Incoming& in, [[maybe_unused]] const Owned& owned,
                                            const Arguments& args, const Place& place, int rows) {
-  Sequence::each([&](int k, int r, int column) {
+  SequenceUnits::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
       [[maybe_unused]] Real bias = 0, slope;
 #if HAS_DT_BIAS
       bias = owned.dt_bias[e];
 #endif
-      Real delta[Sequence::FRAMES], x[Sequence::FRAMES];
+      Real delta[SequenceUnits::FRAMES], x[SequenceUnits::FRAMES];
 #pragma unroll
-      for (int f = 0; f < Sequence::FRAMES; f++) {
+      for (int f = 0; f < SequenceUnits::FRAMES; f++) {
         const bool here = WHOLE || (r + f < rows && column < place.channels);
         delta[f] = here ? step_size(args, in.dt[k][f].real(e), bias, slope) : (Real)0;
         x[f] = scale_input(in.x[k][f].real(e), delta[f]);
       }
       const int row = e * ROW_STEP + column / VECTOR;
-      Sequence::put(tile.delta, row, r, delta);
-      Sequence::put(tile.x, row, r, x);
+      SequenceUnits::put(tile.delta, row, r, delta);
+      SequenceUnits::put(tile.x, row, r, x);
     }
   });
 #if TILE_B
@@ -245,10 +245,10 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
                                                [[maybe_unused]] int rows, [[maybe_unused]] bool marked) {
 #if SEQ_IDX
   // Now, because the tile's next marks are written by another thread than this.
-  Sequence::each([&](int k, int r, int) {
+  SequenceUnits::each([&](int k, int r, int) {
     finishing.marks[k] = 0;
 #pragma unroll
-    for (int f = 0; f < Sequence::FRAMES; f++) finishing.marks[k] |= marked ? (u32)tile.marks[r + f] << 8 * f : 0;
+    for (int f = 0; f < SequenceUnits::FRAMES; f++) finishing.marks[k] |= marked ? (u32)tile.marks[r + f] << 8 * f : 0;
   });
 #endif
 #if HAS_D
@@ -267,12 +267,12 @@ template <bool WHOLE>
 __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] const Finishing& finishing, const Incoming& in,
                                             [[maybe_unused]] const Owned& owned, const Arguments& args, const Place& place,
                                             int rows) {
-  Sequence::each([&](int k, int r, int column) {
-    Real sums[VECTOR][Sequence::FRAMES];
+  SequenceUnits::each([&](int k, int r, int column) {
+    Real sums[VECTOR][SequenceUnits::FRAMES];
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &tile.x[e * ROW_STEP + column / VECTOR][r]);
 #pragma unroll
-    for (int f = 0; f < Sequence::FRAMES; f++) {
+    for (int f = 0; f < SequenceUnits::FRAMES; f++) {
       if (!WHOLE && (r + f >= rows || column >= place.channels)) continue;
       const i64 at = in.sequence.at[k] + (f - AHEAD * TILE) * in.sequence.stride;
       Real y[VECTOR];
@@ -325,7 +325,7 @@ __device__ __forceinline__ bool bring(const Tile& tile, Tile& other, Finishing& 
 
 // Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where their x was.
 template <int COUNT>
-__device__ __forceinline__ void sum_lanes([[maybe_unused]] Real* row, [[maybe_unused]] int lane,
+__device__ __forceinline__ void store_sums([[maybe_unused]] Real* row, [[maybe_unused]] int lane,
                                           [[maybe_unused]] Real (&y)[COUNT]) {
 #if !SUMMARY
   const int first = sum_over_lanes(lane, y);

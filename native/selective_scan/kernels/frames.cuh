@@ -235,7 +235,7 @@ __device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] 
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
     const Real its = step_size(args, dt.real(p), bias[p], slope);
-#if HAS_DT_BIAS || SOFTPLUS || LIMIT || SEQ_IDX
+#if CHANGES_DT || SEQ_IDX
     delta[p] = present && p < thread.here ? its : (Real)0;
 #else
     delta[p] = its;
@@ -262,12 +262,4 @@ __device__ __forceinline__ void put_source(const Thread& thread, const Arguments
 #pragma unroll
   for (int p = 0; p < PAIR; p++) values[p] *= output_weight(args);
   put(thread.frames + DISTANCE(dy), thread, k, values);
-}
-
-// Sums what the lanes of a channel have; those that differ in bits below FIRST have sums of their own.
-template <int FIRST = 1>
-__device__ __forceinline__ Real sum_lanes(Real value) {
-#pragma unroll
-  for (int bit = FIRST; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
-  return value;
 }

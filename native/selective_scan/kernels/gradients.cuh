@@ -1,17 +1,9 @@
 // The walk back over a tile, from which all gradients come.
 
 // Sums over a channel's lanes what each has of the frames of a span; a lane gets the sum of the frame that it owns.
-__device__ __forceinline__ Real sum_of_own_frame(const Real (&values)[SPAN], const Thread& thread) {
-  Real halves[2];
-  const bool second = thread.lane & 2, odd = thread.lane & 1;
-#pragma unroll
-  for (int f = 0; f < 2; f++) {
-    halves[f] = second ? values[f + 2] : values[f];
-    halves[f] += __shfl_xor_sync(ALL_LANES, second ? values[f] : values[f + 2], thread_bit(2));
-  }
-  Real sum = odd ? halves[1] : halves[0];
-  sum += __shfl_xor_sync(ALL_LANES, odd ? halves[0] : halves[1], thread_bit(1));
-  return sum_lanes<SPAN>(sum);
+__device__ __forceinline__ Real sum_of_own_frame(Real (&values)[SPAN], const Thread& thread) {
+  sum_over_lanes<SPAN, SPAN>(thread.lane, values);
+  return sum_lanes<SPAN>(values[0]);
 }
 
 // Sums over the states of what becomes dx, dΔ and dz of the frames that a thread owns.
@@ -169,11 +161,11 @@ __device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args,
 // ∂Δ/∂dt. Where Δ was limited, dt must be asked.
 __device__ __forceinline__ Real slope_of([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real delta,
                                          [[maybe_unused]] Real dt, [[maybe_unused]] Real bias) {
-#if LIMIT
+#if DT_LIMIT
   Real slope;
   step_size(args, dt, bias, slope);
   return slope;
-#elif SOFTPLUS
+#elif DT_SOFTPLUS
   return slope_of_softplus(delta);
 #else
   return (Real)1;
@@ -336,7 +328,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
   for (int k = spans - 1; k >= least; k--) {
     const int first = k * SPAN;
     [[maybe_unused]] const int row = first + thread.lane;
-#if LIMIT
+#if DT_LIMIT
     const Pair dt = Sequence::load<STREAMS>(args.dt, thread, at, owned);
 #endif
     if (is_owner(thread)) {
@@ -393,7 +385,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
     __syncwarp();  // all have read the states that were kept, where these sums go
     sum_channels(warp.spans[k], thread, gradients);
 #endif
-#if LIMIT
+#if DT_LIMIT
     if (owned) finish_own(sums, dt, warp, args, thread, marks.skip(row), at, k);
 #else
     if (owned) finish_own(sums, Pair{}, warp, args, thread, marks.skip(row), at, k);

@@ -1,12 +1,20 @@
-// What the threads of a walk forward do with values of their lanes and with values from memory.
+// What the threads of a walk do with values of their lanes and with values from memory.
 
-// Sums COUNT neighbouring frames over the lanes of a channel. Each exchange halves what a thread holds: y[0] … become the sums of
-// COUNT / LANES neighbours, of which the number of the first is returned.
-template <int COUNT>
+// Sums what the lanes of a channel have; those that differ in bits below FIRST have sums of their own.
+template <int FIRST = 1>
+__device__ __forceinline__ Real sum_lanes(Real value) {
+#pragma unroll
+  for (int bit = FIRST; bit < LANES; bit *= 2) value += __shfl_xor_sync(ALL_LANES, value, thread_bit(bit));
+  return value;
+}
+
+// Sums COUNT neighbouring frames over AMONG neighbouring lanes of a channel. Each exchange halves what a thread holds: y[0] … become the
+// sums of COUNT / AMONG neighbours, of which the number of the first is returned.
+template <int COUNT, int AMONG = LANES>
 __device__ __forceinline__ int sum_over_lanes(int lane, Real (&y)[COUNT]) {
   int held = COUNT, first = 0;
 #pragma unroll
-  for (int bit = LANES / 2; bit > 0; bit /= 2) {
+  for (int bit = AMONG / 2; bit > 0; bit /= 2) {
     const bool upper = lane & bit;
     held /= 2;
 #pragma unroll

@@ -9,7 +9,6 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define THREADS (WARPS * 32)
 
 __device__ __forceinline__ int index_at(const Arguments& args, i64 row, i64 i) {
   return args.seq_idx[row * args.seq + frame(args, i)];
@@ -58,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_marks(const Arguments
   const i64 previous = neighbour >= 0 ? first + neighbour : last;
   const bool follows = index >= 0 && previous >= 0;
   const u8 mark = mark_of(index, follows ? index_at(args, row, previous) : -1);
+  // Many threads, of several blocks, may store these: all store the same, for kernels that begin after this.
   if (mark & MARK_RESET) {
     if (args.chunk_resets) args.chunk_resets[row * args.chunks + i / args.chunk] = 1;
     if (args.adjoint_resets) args.adjoint_resets[row * args.adjoint_chunks + i / args.adjoint_chunk] = 1;

@@ -101,6 +101,12 @@ __device__ __forceinline__ float binary_exponent(float a, float delta) { return 
 __device__ __forceinline__ float exp_product(float a, float delta) { return power_of_two(binary_exponent(a, delta)); }
 __device__ __forceinline__ double exp_product(double a, double delta) { return exp(a * delta); }
 
+// Neighbouring reals, in one access.
+template <int COUNT>
+struct alignas(COUNT * sizeof(Real)) Reals {
+  Real reals[COUNT];
+};
+
 struct Complex {
   Real re, im;
 };
@@ -116,7 +122,6 @@ __device__ __forceinline__ Complex operator+(Complex p, Real q) { return {p.re +
 __device__ __forceinline__ Complex operator+(Real p, Complex q) { return q + p; }
 __device__ __forceinline__ Complex operator-(Complex p, Real q) { return {p.re - q, p.im}; }
 __device__ __forceinline__ Complex operator-(Real p, Complex q) { return {p - q.re, -q.im}; }
-__device__ __forceinline__ Complex& operator+=(Complex& p, Complex q) { return p = p + q; }
 
 __device__ __forceinline__ Real real_part(Real p) { return p; }
 __device__ __forceinline__ Real real_part(Complex p) { return p.re; }
@@ -181,7 +186,7 @@ __device__ __forceinline__ double turned_over(double x, double shifted) {
 // is exact until only what is left is rounded, so a phase is as good after many turns as before the first.
 __device__ __forceinline__ Complex exp_product(Complex a, Real delta) {
   // 1/π and the rest of it; what makes a number whole when it is added; the half turns up to which that is enough; and sin(πr)/r
-  // and cos(πr) as minimax polynomials of r² for |r| ≤ 0.505, in f32 with each coefficient fitted to those that are rounded before
+  // and (cos(πr) − 1)/r² as minimax polynomials of r² for |r| ≤ 0.505, in f32 with each coefficient fitted to those that are rounded before
   // it: a factor of a magnitude that is not 1 would grow with the frames.
 #if ELEMENT == 1
   constexpr Real INVERSE_PI = 0.3183098861837907, REST = -1.9678676675182487e-17;
@@ -189,14 +194,14 @@ __device__ __forceinline__ Complex exp_product(Complex a, Real delta) {
   constexpr Real SINE[] = {3.1415926535897932375,   -5.1677127800499694512,  2.5501640398772861706,
                            -0.59926452931845158116, 0.082145886564822924838, -0.0073704304309294425232,
                            4.662994421397179769e-4, -2.1902530334763138659e-5, 7.6877200231873601246e-7};  // within 5e-19
-  constexpr Real COSINE[] = {1.0,                      -4.9348022005446758237,    4.05871212641641077,
-                             -1.3352627688404745625,   0.23533063007962006964,    -0.025806888284974559329,
-                             0.0019295540177233653812, -1.0456072598828510466e-4, 4.143472183653761602e-6};  // 6e-18
+  constexpr Real COSINE[] = {-4.9348022005446758237, 4.05871212641641077,      -1.3352627688404745625,   0.23533063007962006964,
+                             -0.025806888284974559329, 0.0019295540177233653812, -1.0456072598828510466e-4,
+                             4.143472183653761602e-6};  // 6e-18
 #else
   constexpr Real INVERSE_PI = 0.318309873f, REST = 1.28412766e-8f;
   constexpr Real SHIFT = 12582912.0f, MOST = 131072.0f;
   constexpr Real SINE[] = {3.1415925f, -5.1677022f, 2.54995799f, -0.597628713f, 0.0764445215f};  // within 8e-9
-  constexpr Real COSINE[] = {1.0f, -4.93480206f, 4.05870533f, -1.33516192f, 0.234688058f, -0.0239760354f};  // 2e-9
+  constexpr Real COSINE[] = {-4.93480206f, 4.05870533f, -1.33516192f, 0.234688058f, -0.0239760354f};  // 2e-9
 #endif
   const Real high = a.im * INVERSE_PI, low = a.im * REST + multiply_add(a.im, INVERSE_PI, -high);
   Real shifted = multiply_add(high, delta, SHIFT), whole = shifted - SHIFT;
@@ -210,7 +215,8 @@ __device__ __forceinline__ Complex exp_product(Complex a, Real delta) {
     r = left - (shifted - SHIFT);
   }
   const Real square = r * r, magnitude = turned_over(exp_product(a.re, delta), shifted);
-  return {magnitude * polynomial(square, COSINE), magnitude * (r * polynomial(square, SINE))};
+  // e^x cos y by what it is less than e^x: near 1 a product of two roundings would be as wrong in every frame, the same way.
+  return {multiply_add(magnitude, square * polynomial(square, COSINE), magnitude), magnitude * (r * polynomial(square, SINE))};
 }
 #endif
 

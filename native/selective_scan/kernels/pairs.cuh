@@ -184,7 +184,7 @@ struct Thread {
 #endif
 };
 
-// Reals from the Δ of a warp to another member.
+// Reals from the Δ of a warp to another member: offsetof as C has it, because NVRTC has neither its header nor the builtin.
 #define DISTANCE(member) ((int)((u64)&((Warp*)nullptr)->member / sizeof(Real)))
 
 // An address in shared memory that is kept as it is: the compiler would find it anew in each span.

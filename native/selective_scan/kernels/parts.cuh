@@ -1,10 +1,10 @@
 // A tile in parts, side by side: what each begins with.
 
 // The sources of the adjoints in the frames of a part: they are on their way before the tile has come.
-struct Sources {
+struct AdjointSources {
   Pair dy[SPANS], z[SPANS];
 
-  __device__ __forceinline__ Sources(const Arguments& args, const Sequence& sequence, const Thread& thread) : z{} {
+  __device__ __forceinline__ AdjointSources(const Arguments& args, const Sequence& sequence, const Thread& thread) : z{} {
 #pragma unroll
     for (int k = 0; k < SPANS; k++) {
       const int r = k * SPAN + thread.lane;
@@ -18,7 +18,7 @@ struct Sources {
 
 // Puts Δ, x and the source of the frames that a thread owns where the other lanes of its channel read them.
 __device__ __forceinline__ void put_part(const Warp& warp, const Arguments& args, const Sequence& sequence,
-                                         const Thread& thread, const First& first, const Sources& sources, const Marks& marks) {
+                                         const Thread& thread, const First& first, const AdjointSources& sources, const Marks& marks) {
   if (is_owner(thread)) {
 #pragma unroll
     for (int k = 0; k < SPANS; k++) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void walk_part(PartEnds& ends, const Thread& thread, 
 // Finds the state before the part from that before the tile, h, and the adjoint after it from that after the tile: each part
 // walks from zero, for both at once, and takes what the parts before and after it leave.
 __device__ __forceinline__ void find_ends(Shared& shared, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                          PairStates& h, const First& first, const Sources& sources, const Marks& of_tile) {
+                                          PairStates& h, const First& first, const AdjointSources& sources, const Marks& of_tile) {
   const Marks marks = of_tile.of_part(thread.part);
   Warp& warp = shared.warps[thread.warp];
   const int own = thread.place * LANE_WIDTH;

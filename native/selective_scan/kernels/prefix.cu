@@ -1,15 +1,14 @@
 // From what each chunk does to the state at each boundary: a scan over the chunks, in place.
 //
-// `boundary_states` holds the end state of each chunk from zero; after this, the state before each chunk.
+// `chunk_states` holds the end state of each chunk from zero; after this, the state before each chunk.
 // ADJOINTS: gradients instead, from the last chunk to the first. `adjoint_ends` holds what each adds to the gradient before
-// it, and `boundary_adjoints` gets the gradient after each segment, which is made of whole chunks.
+// it, and `segment_adjoints` gets the gradient after each segment, which is made of whole chunks.
 // One thread a state; AHEAD chunks are read before they are used, so that their latencies overlap.
 
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define THREADS (WARPS * 32)
 #define AHEAD 8
 
 struct Line {
@@ -25,16 +24,16 @@ struct Position {
 
 // P of a chunk; `reset` where the chunk forgets what enters it.
 __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& line, State a, i64 chunk, bool& reset) {
-  const i64 boundary = in_part(args, line.row, args.chunks, chunk, line.channel);
+  const i64 in_chunk = in_part(args, line.row, args.chunks, chunk, line.channel);
 #if SEQ_IDX
   reset = args.chunk_resets[line.row * args.chunks + chunk];
 #else
   reset = false;
 #endif
 #if DECAY_BY_SUM
-  return exp_product(a, args.delta_sums[boundary]);
+  return exp_product(a, args.delta_sums[in_chunk]);
 #else
-  return args.decays[boundary * SLOTS + line.slot];
+  return args.decays[in_chunk * SLOTS + line.slot];
 #endif
 }
 
@@ -45,18 +44,18 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
   constexpr int STEP = ADJOINTS ? -1 : 1;
   State held[AHEAD], decays[AHEAD];
   bool resets[AHEAD];
-  const auto boundary_of = [&](i64 k) { return in_part(args, line.row, args.chunks, chunk + k * STEP, line.channel); };
+  const auto in_chunk = [&](i64 k) { return in_part(args, line.row, args.chunks, chunk + k * STEP, line.channel); };
 #if ADJOINTS
   const State* ends = args.adjoint_ends + line.slot;
   const int width = SLOTS;
 #else
-  State* ends = args.boundary_states + args.boundary_first + line.slot;
-  const i64 width = args.boundary_width;
+  State* ends = args.chunk_states + args.chunk_states_first + line.slot;
+  const i64 width = args.chunk_states_width;
 #endif
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
     if (k < count) {
-      held[k] = ends[boundary_of(k) * width];
+      held[k] = ends[in_chunk(k) * width];
       decays[k] = chunk_decay(args, line, a, chunk + k * STEP, resets[k]);
     }
   }
@@ -69,10 +68,10 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
       position.left = (turn ? together : position.left) - 1;
       if (turn || chunk - k + 1 == args.chunks) {
         const i64 after = in_part(args, line.row, args.segments, position.segment, line.channel);
-        args.boundary_adjoints[after * SLOTS + line.slot] = carried;
+        args.segment_adjoints[after * SLOTS + line.slot] = carried;
       }
 #else
-      ends[boundary_of(k) * width] = carried;
+      ends[in_chunk(k) * width] = carried;
 #endif
       const State decay = ADJOINTS ? conjugate(decays[k]) : decays[k];
       carried = over_chunk(carried, decay, held[k], resets[k]);

@@ -5,7 +5,6 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-#define THREADS (WARPS * 32)
 // PARTS_AT_ONCE: parts that a thread has on their way from memory at a time; more would cost the latency once more.
 // SHARERS: threads that share the parts of a pack, where there are more.
 // ROW_THREADS: threads of a block over a row of parameters. The others have other slices of the rows.
@@ -21,11 +20,6 @@ __device__ __forceinline__ void find_now(i64& number) { asm volatile("" : "+l"(n
 
 static_assert(SLOT_WIDTH % VECTOR == 0, "components are whole accesses");
 
-// Neighbouring reals, in one access.
-template <int COUNT>
-struct alignas(COUNT * sizeof(Real)) Reals {
-  Real reals[COUNT];
-};
 typedef Reals<VECTOR> Pack;
 
 // Neighbouring components of dB or dC of a group in a frame.
@@ -95,7 +89,7 @@ __device__ __forceinline__ Pack sum_parts(const Real* parts, int count) {
 #pragma unroll
   for (int apart = 16; apart >= 32 / SHARERS; apart /= 2) {
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) sum.reals[e] += __shfl_down_sync(0xffffffffu, sum.reals[e], apart);
+    for (int e = 0; e < VECTOR; e++) sum.reals[e] += __shfl_down_sync(ALL_LANES, sum.reals[e], apart);
   }
   return sum;
 }

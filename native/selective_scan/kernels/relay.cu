@@ -35,8 +35,9 @@
 
 #define OWN_TILES 2
 
-// Whether sums over lanes are taken twice, of what is walked from zero and of what is added to it, or the thread's parts of all frames
-// wait for the latter. That is 5% faster, but where products, rates or marks want registers, too, there are not enough (H200).
+// Whether outputs are summed over lanes twice, once as walked from a state of zero and once what the state that is handed over adds; else
+// a thread keeps its parts of the former in registers until it has the latter, and they are summed once. That is 5% faster, where there
+// are registers for it beside those of products, rates and marks (H200).
 #define SUMS_TWICE (METHOD == BILINEAR || METHOD == ZOH_EXACT || METHOD == POLY || METHOD == HIGHORDER || \
                     ((METHOD == FOH || SEQ_IDX) && HAS_OWNERS))
 
@@ -51,13 +52,13 @@ static_assert(SPAN % 2 == 0, "a span is made of pairs of frames");
 
 // As the engine copies it, each tensor's part at a multiple of 128 bytes.
 struct alignas(128) Tile {
-  Sequence delta, x;
+  SequenceTile delta, x;
 #if HAS_Z
-  Sequence z;
+  SequenceTile z;
 #endif
   Projections<Element> projections;
 };
-static_assert(sizeof(Sequence) % 128 == 0 && sizeof(Projections<Element>) % 256 == 0, "the engine's parts are aligned");
+static_assert(sizeof(SequenceTile) % 128 == 0 && sizeof(Projections<Element>) % 256 == 0, "the engine's parts are aligned");
 
 // What a warp has for itself.
 struct OfWarp {
@@ -308,12 +309,11 @@ static_assert(SPAN == 4, "bits of a span become bytes by a product");
 // Keeps the states before a frame for the backward pass, if it is one of those before which it wants them. The thread is found anew: the
 // walk needs the registers.
 __device__ __forceinline__ void keep_before(const Arguments& args, const Place& place, int frame, const State (&before)[STATES]) {
-  const int interval = (int)args.checkpoint_interval, number = frame / interval;
+  const int interval = (int)args.boundary_interval, number = frame / interval;
   if (number * interval != frame) return;
   Thread thread;
   find_thread(thread, place);
-  const i64 kept = place.row * args.checkpoint_count + number;
-  State* to = args.checkpoints + (kept * args.dim + thread.channel) * args.state + first_state(args);
+  State* to = boundary_state_at(args, place.row, number, thread.channel);
   store_states(before, to, states_of_round(thread, args, 0), thread.lane);
 }
 
@@ -333,9 +333,7 @@ __device__ __forceinline__ Real make_elements(const Arguments& args, const Owner
   for (int span = 0; span < SPANS; span++) {
     store_reals(made[span * SPAN / 2 + thread.lane / 2][thread.row][thread.lane % 2], pairs[span]);
   }
-#pragma unroll
-  for (int bit = 1; bit < LANES; bit *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, thread_bit(bit));
-  return sum;
+  return sum_lanes(sum);
 }
 
 // Δ and the scaled inputs of two frames.
@@ -464,7 +462,7 @@ __device__ __forceinline__ void put([[maybe_unused]] const Arguments& args, cons
 
 // Walks a tile from the span of the first frame that is stored to that of the last, span by span: where a rate is infinite, frames that
 // are missing would not leave the states as they are.
-__device__ __forceinline__ void walk_part(const Arguments& args, const Owner& owner, Thread& thread, const OfWarp& own,
+__device__ __forceinline__ void walk_tile_part(const Arguments& args, const Owner& owner, Thread& thread, const OfWarp& own,
                                           const Tile& tile, const Projections<Real>& projections, const Marks& its_marks,
                                           Target target) {
   int span = target.first / SPAN;
@@ -473,7 +471,7 @@ __device__ __forceinline__ void walk_part(const Arguments& args, const Owner& ow
   for (; span * SPAN < target.end; span++) {
     const u32 marks = its_marks.of_span(span);
     Real delta[SPAN], y[SPAN];
-    Span operands;
+    Operands operands;
     SpanCoefficients k;
 #pragma unroll
     for (int g = 0; g < SPAN; g++) {
@@ -482,14 +480,7 @@ __device__ __forceinline__ void walk_part(const Arguments& args, const Owner& ow
       load_reals(pair, own.made[r / 2][thread.row][r % 2]);
       delta[g] = pair[0];
       operands.x[g] = pair[1];
-      State b[STATES], c[STATES];
-      load_slots(b, projections.b[in_tile(r)], thread.lane);
-      load_slots(c, projections.c[in_tile(r)], thread.lane);
-#pragma unroll
-      for (int s = 0; s < STATES; s++) {
-        operands.b[s][g] = b[s];
-        operands.c[s][g] = c[s];
-      }
+      fetch_frame(projections, thread.lane, in_tile(r), g, operands);
     }
     discretize_span(thread, delta, operands, k);
     walk_span<false>(thread, operands, k, marks, target.end - span * SPAN, y);
@@ -549,7 +540,7 @@ __device__ __forceinline__ void walk_whole(Shared& shared, const Arguments& args
 #pragma unroll
   for (int s = 0; s < STATES; s++) after[s] = over_chunk(before[s], all[s], from_zero[s], false);
   hand_on(shared, step, after);
-  if (args.checkpoints) keep_before(args, place, step.number * TILE, before);
+  if (args.boundary_states) keep_before(args, place, step.number * TILE, before);
 
   Real parts[SPANS][SPAN];
 #pragma unroll
@@ -589,9 +580,9 @@ __device__ __forceinline__ void walk_marked(Shared& shared, const Arguments& arg
       }
       is_known = is_known || marks.skip_all();
       if (is_known) hand_on(shared, step, after);
-      if (args.checkpoints) keep_before(args, place, step.number * TILE, before);
+      if (args.boundary_states) keep_before(args, place, step.number * TILE, before);
     }
-    walk_part(args, owner, thread, shared.warps[step.warp], tile, projections, marks, target);
+    walk_tile_part(args, owner, thread, shared.warps[step.warp], tile, projections, marks, target);
   }
   if (!is_known) hand_on(shared, step, thread.h);
 }
@@ -705,8 +696,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
       const Projections<Real>& projections = widen(own, tile);
       wait_for_states(shared, step, thread.h);
       __syncwarp();
-      if (args.checkpoints) keep_before(args, place, step.number * TILE, thread.h);
-      walk_part(args, owner, thread, own, tile, projections, Marks(), Target(args, place, step.number));
+      if (args.boundary_states) keep_before(args, place, step.number * TILE, thread.h);
+      walk_tile_part(args, owner, thread, own, tile, projections, Marks(), Target(args, place, step.number));
       hand_on(shared, step, thread.h);
       if (SHARES_STRIPS && asks) ask_next(tile, brought);
       step.advance();

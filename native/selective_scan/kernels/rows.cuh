@@ -89,7 +89,7 @@ struct Units {
   }
 };
 
-typedef Units<CHANNELS, VECTOR> Sequence;
+typedef Units<CHANNELS, VECTOR> SequenceUnits;
 typedef Units<PASS_WIDTH, VECTOR_B> RowsOfB;
 typedef Units<PASS_WIDTH, VECTOR_C> RowsOfC;
 
@@ -131,7 +131,7 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
 #endif
 
 // Cursors at the frame of scan index i0.
-__device__ __forceinline__ Sequence::Cursor sequence_at(const Arguments& args, const Place& place, i64 i0) {
+__device__ __forceinline__ SequenceUnits::Cursor sequence_at(const Arguments& args, const Place& place, i64 i0) {
   const i64 first = (place.row * args.seq + frame(args, i0)) * args.dim + place.channel0;
   return {first, args.reverse ? -args.dim : args.dim, place.channels};
 }

@@ -27,7 +27,7 @@ struct Thread {
 };
 
 // The operands of a span.
-struct Span {
+struct Operands {
   Real x[SPAN];
 #if TILE_B
   State b[STATES][SPAN];
@@ -37,9 +37,11 @@ struct Span {
 #endif
 };
 
-typedef Coefficients SpanCoefficients[STATES][SPAN];
+struct SpanCoefficients {
+  Coefficients of[STATES][SPAN];
+};
 
-__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Span& operands, int s,
+__device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Operands& operands, int s,
                                        [[maybe_unused]] int g) {
 #if B_CONSTANT
   return thread.b[s];
@@ -49,15 +51,16 @@ __device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] con
 }
 
 // Where gains are known, inputs are taken in at once: neither b nor gains wait for the walk in registers.
-__device__ __forceinline__ void discretize_span(const Thread& thread, const Real (&delta)[SPAN], const Span& operands,
+__device__ __forceinline__ void discretize_span(const Thread& thread, const Real (&delta)[SPAN], const Operands& operands,
                                                 SpanCoefficients& k) {
 #pragma unroll
   for (int g = 0; g < SPAN; g++) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-      k[s][g] = discretize(thread.rate[s], delta[g]);
+      Coefficients& its = k.of[s][g];
+      its = discretize(thread.rate[s], delta[g]);
 #if HAS_GAIN
-      k[s][g].g = k[s][g].g * (b_of(thread, operands, s, g) * operands.x[g]);
+      its.g = its.g * (b_of(thread, operands, s, g) * operands.x[g]);
 #endif
     }
   }
@@ -66,7 +69,7 @@ __device__ __forceinline__ void discretize_span(const Thread& thread, const Real
 // A span, of which the first `rows` frames take part, or those that are not marked where there are marks, a byte each. WHOLE: all
 // do, and none begins a sequence. `y` gets the thread's parts of Σ C h, and keeps those of the rounds before.
 template <bool WHOLE>
-__device__ __forceinline__ void walk_span(Thread& thread, const Span& operands, const SpanCoefficients& k,
+__device__ __forceinline__ void walk_span(Thread& thread, const Operands& operands, const SpanCoefficients& k,
                                           [[maybe_unused]] u32 marks, [[maybe_unused]] int rows, Real* y) {
 #pragma unroll
   for (int g = 0; g < SPAN; g++) {
@@ -83,14 +86,14 @@ __device__ __forceinline__ void walk_span(Thread& thread, const Span& operands, 
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
 #if HAS_GAIN
-      const State input = k[s][g].g;
+      const State input = k.of[s][g].g;
 #else
       const State input = b_of(thread, operands, s, g) * operands.x[g];
 #endif
-      const State next = advance(k[s][g], thread.h[s], input);
+      const State next = advance(k.of[s][g], thread.h[s], input);
       thread.h[s] = here ? next : thread.h[s];
 #if SUMMARY && !DECAY_BY_SUM
-      thread.product[s] = here ? decay_of(k[s][g]) * thread.product[s] : thread.product[s];
+      thread.product[s] = here ? decay_of(k.of[s][g]) * thread.product[s] : thread.product[s];
 #elif !SUMMARY
 #if C_CONSTANT
       const State c = thread.c[s];
@@ -188,10 +191,10 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       if (chunk + k >= place.chunk) break;
-      const i64 boundary = (first + chunk + k) * args.dim + thread.channel, row = boundary * PASS_SLOTS + round * SLOTS;
-      load_states<PACK>(ends[k], args.boundary_states + row, SLOTS, thread.lane);
+      const i64 in_chunk = (first + chunk + k) * args.dim + thread.channel, row = in_chunk * PASS_SLOTS + round * SLOTS;
+      load_states<PACK>(ends[k], args.chunk_states + row, SLOTS, thread.lane);
 #if DECAY_BY_SUM
-      delta_sums[k] = args.delta_sums[boundary];
+      delta_sums[k] = args.delta_sums[in_chunk];
 #else
       load_states<PACK>(decays[k], args.decays + row, SLOTS, thread.lane);
 #endif
@@ -226,10 +229,10 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   for (int s = 0; s < STATES; s++) thread.product[s] = to_state(1);
 #else
   if (!JOINS && place.chunk > 0) {
-    const i64 boundary = in_part(args, place.row, args.chunks, place.chunk, thread.channel);
-    before = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+    const i64 in_chunk = in_part(args, place.row, args.chunks, place.chunk, thread.channel);
+    before = args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
   } else if (write_final(args) && args.initial_state) {
-    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
+    before = args.initial_state + state_at(args, place.row, thread.channel);
   }
 #endif
   bool finite = true;
@@ -261,24 +264,23 @@ struct Kept {
   int at;  // the frame of the chunk before which the next is
 
   __device__ __forceinline__ Kept(const Arguments& args, i64 begin, int frames)
-      : number(args.checkpoints ? (int)((begin + args.checkpoint_interval - 1) / args.checkpoint_interval) : 0),
-        at(args.checkpoints ? (int)(number * args.checkpoint_interval - begin) : frames) {}
+      : number(args.boundary_states ? (int)((begin + args.boundary_interval - 1) / args.boundary_interval) : 0),
+        at(args.boundary_states ? (int)(number * args.boundary_interval - begin) : frames) {}
 };
 
 // Keeps the states before a tile for the backward pass.
 __device__ __forceinline__ void keep(Thread& thread, const Arguments& args, const Place& place, Kept& kept) {
   find_thread(thread, place);
-  const i64 number = place.row * args.checkpoint_count + kept.number;
-  const i64 first = (number * args.dim + thread.channel) * args.state + first_state(args);
+  State* to = boundary_state_at(args, place.row, kept.number, thread.channel);
 #pragma unroll 1
   for (int round = 0; round < ROUNDS; round++) {
 #if ROUNDS > 1
     take_states(thread, round);
 #endif
-    store_states(thread.h, args.checkpoints + first + round * SLOTS, states_of_round(thread, args, round), thread.lane);
+    store_states(thread.h, to + round * SLOTS, states_of_round(thread, args, round), thread.lane);
   }
   kept.number++;
-  kept.at += (int)args.checkpoint_interval;
+  kept.at += (int)args.boundary_interval;
 }
 
 // What a whole chunk has come to.
@@ -292,13 +294,13 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
 #endif
     const int first = round * SLOTS;
 #if SUMMARY
-    const i64 boundary = in_part(args, place.row, args.chunks, place.chunk, thread.channel);
-    State* end = args.boundary_states + boundary * args.boundary_width + args.boundary_first;
+    const i64 in_chunk = in_part(args, place.row, args.chunks, place.chunk, thread.channel);
+    State* end = args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
     store_states<PACK>(thread.h, end + first, SLOTS, thread.lane);  // zero beyond the last
 #if DECAY_BY_SUM
-    if (thread.lane == 0) args.delta_sums[boundary] = thread.delta_sum;
+    if (thread.lane == 0) args.delta_sums[in_chunk] = thread.delta_sum;
 #else
-    store_states<PACK>(thread.product, args.decays + boundary * PASS_SLOTS + first, SLOTS, thread.lane);
+    store_states<PACK>(thread.product, args.decays + in_chunk * PASS_SLOTS + first, SLOTS, thread.lane);
 #endif
 #else
     if (write_final(args) && args.final_state && (!CUT || place.chunk == args.chunks - 1)) {

@@ -48,7 +48,7 @@ __device__ __forceinline__ void fetch_x(const Tile& tile, const Thread& thread, 
 
 __device__ __forceinline__ void fetch_projections([[maybe_unused]] const Tile& tile, [[maybe_unused]] const Thread& thread,
                                                   [[maybe_unused]] int round, [[maybe_unused]] int span,
-                                                  [[maybe_unused]] Span& operands) {
+                                                  [[maybe_unused]] Operands& operands) {
 #pragma unroll
   for (int s = 0; s < STATES; s++) {
     [[maybe_unused]] const int slot = round * SLOTS + slot_of(thread.lane, s);
@@ -74,7 +74,7 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
     for (int p = 0; p < GROUP; p += 4) {
       const int span = (r + p) / 4;
       Real delta[4];
-      Span operands;
+      Operands operands;
       SpanCoefficients k;
       fetch_deltas<WHOLE>(tile, thread, span, delta);
       fetch_x(tile, thread, span, operands.x);
@@ -82,7 +82,7 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
       discretize_span(thread, delta, operands, k);
       walk_span<WHOLE>(thread, operands, k, WHOLE ? 0 : marks_of(tile, span), rows - r - p, y + p);
     }
-    sum_lanes(tile.x[thread.row] + r, thread.lane, y);
+    store_sums(tile.x[thread.row] + r, thread.lane, y);
   }
 }
 
@@ -90,7 +90,7 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
 // Walks a whole tile, unrolled, so that each span finds its operands and coefficients ready; where ENDS_EARLY, without the last group
 // if it has none of the `rows`.
 __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) {
-  Span operands;
+  Operands operands;
   SpanCoefficients k;
   Real ahead[4], last[GROUP];
   fetch_deltas<true>(tile, thread, 0, ahead);
@@ -109,7 +109,7 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) 
 #pragma unroll
     for (int p = 0; p < GROUP; p += 4) {
       const int span = (r + p) / 4;
-      Span next_operands;
+      Operands next_operands;
       SpanCoefficients next_k;
       if (span + 1 < SPANS) {
         fetch_x(tile, thread, span + 1, next_operands.x);
@@ -120,18 +120,14 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) 
       walk_span<true>(thread, operands, k, 0, 4, y + p);
       if (span + 1 < SPANS) {
         operands = next_operands;
-#pragma unroll
-        for (int s = 0; s < STATES; s++) {
-#pragma unroll
-          for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
-        }
+        k = next_k;
       }
-      if (p == 0 && r > 0) sum_lanes(tile.x[thread.row] + r - GROUP, thread.lane, last);
+      if (p == 0 && r > 0) store_sums(tile.x[thread.row] + r - GROUP, thread.lane, last);
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) last[g] = y[g];
   }
-  sum_lanes(tile.x[thread.row] + end - GROUP, thread.lane, last);
+  store_sums(tile.x[thread.row] + end - GROUP, thread.lane, last);
 }
 #else
 __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) { walk_groups<true>(tile, thread, rows); }

@@ -71,7 +71,7 @@ __device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, c
 }
 
 // Walks the states of a tile, and leaves the Δ and x of its frames in the rows of the warp. KEEP: keeps the states before each
-// span, and does not walk the last; else the rows of as many spans as are read ahead serve all.
+// span, and does not walk the last; else the rows have only as many spans at a time as are read ahead.
 template <bool KEEP>
 __device__ __forceinline__ void walk_states(const Warp& warp, const Arguments& args, const Sequence& sequence,
                                             const Thread& thread, PairStates& h, First incoming, const Marks& marks) {

@@ -23,9 +23,9 @@ __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int r
     constexpr int AT_ONCE = WHOLE && PIPELINED && !B_CONSTANT ? ROUNDS : 1;
 #pragma unroll 1
     for (int first = 0; first < ROUNDS; first += AT_ONCE) {
-      Span operands;
+      Operands operands;
       SpanCoefficients k;
-      const auto fetch = [&](int round, int q, Span& operands, SpanCoefficients& k) {
+      const auto fetch = [&](int round, int q, Operands& operands, SpanCoefficients& k) {
         if (q == 0) {
           take_rates(thread, round);
 #if B_CONSTANT
@@ -42,7 +42,7 @@ __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int r
 #pragma unroll
       for (int step = 0; step < AT_ONCE * STRETCH_SPANS; step++) {
         const int round = first + step / STRETCH_SPANS, q = step % STRETCH_SPANS, next = step + 1;
-        Span next_operands;
+        Operands next_operands;
         SpanCoefficients next_k;
         if (next < AT_ONCE * STRETCH_SPANS) {
           fetch(first + next / STRETCH_SPANS, next % STRETCH_SPANS, next_operands, next_k);
@@ -55,11 +55,7 @@ __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int r
         }
         if (next < AT_ONCE * STRETCH_SPANS) {
           operands = next_operands;
-#pragma unroll
-          for (int s = 0; s < STATES; s++) {
-#pragma unroll
-            for (int g = 0; g < 4; g++) k[s][g] = next_k[s][g];
-          }
+          k = next_k;
         }
       }
     }
@@ -68,7 +64,7 @@ __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int r
       Real group[GROUP];
 #pragma unroll
       for (int g = 0; g < GROUP; g++) group[g] = y[p + g];
-      sum_lanes(tile.x[thread.row] + r + p, thread.lane, group);
+      store_sums(tile.x[thread.row] + r + p, thread.lane, group);
     }
   }
 }

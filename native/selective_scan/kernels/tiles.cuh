@@ -12,7 +12,20 @@ template <typename Stored>
 struct Projections {
   Stored b[TILE][SLOTS], c[TILE][SLOTS];
 };
-typedef Element Sequence[TILE][CHANNELS];
+typedef Element SequenceTile[TILE][CHANNELS];
+
+// Reads a lane's states of a frame, which lies in row `row` of a tile and is frame g of a span.
+template <typename Operands>
+__device__ __forceinline__ void fetch_frame(const Projections<Real>& tile, int lane, int row, int g, Operands& operands) {
+  State b[STATES], c[STATES];
+  load_slots(b, tile.b[row], lane);
+  load_slots(c, tile.c[row], lane);
+#pragma unroll
+  for (int s = 0; s < STATES; s++) {
+    operands.b[s][g] = b[s];
+    operands.c[s][g] = c[s];
+  }
+}
 
 __device__ __forceinline__ int column_of(int row) { return row; }
 

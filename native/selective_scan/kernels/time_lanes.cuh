@@ -56,7 +56,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #endif
   const State* before = nullptr;
   if (write_final(args) && args.initial_state && thread.time_lane == 0) {
-    before = args.initial_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
+    before = args.initial_state + state_at(args, place.row, thread.channel);
   }
   load_states(thread.h, before, thread.count, thread.lane);
 #pragma unroll
@@ -116,17 +116,13 @@ __device__ __forceinline__ u32 find_coefficients(const Tile& tile, const Thread&
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
 #if B_CONSTANT
-      const State input = thread.b[s] * x[f];
+      const State its_b = thread.b[s];
 #else
-      const State input = b[f][s] * x[f];
+      const State its_b = b[f][s];
 #endif
       const Coefficients k = discretize(thread.rate[s], delta[f]);
       decays[f][s] = decay_of(k);
-#if METHOD == ZOH
-      inputs[f][s] = input;
-#else
-      inputs[f][s] = k.g * input;
-#endif
+      inputs[f][s] = restart(k, input_of(k, its_b, x[f]));
     }
   }
 #if SEQ_IDX
@@ -204,11 +200,9 @@ __device__ __forceinline__ void scan_time_lanes(Thread& thread, const OwnStates&
 // Keeps the state before frame i of the row, if it is due.
 __device__ __forceinline__ void keep(const State (&h)[STATES], const Thread& thread, const Arguments& args, const Place& place,
                                      u32 i) {
-  const u32 interval = (u32)args.checkpoint_interval;
+  const u32 interval = (u32)args.boundary_interval;
   if (i % interval != 0) return;
-  const i64 number = place.row * args.checkpoint_count + i / interval;
-  State* checkpoint = args.checkpoints + (number * args.dim + thread.channel) * args.state + first_state(args);
-  store_states(h, checkpoint, thread.count, thread.lane);
+  store_states(h, boundary_state_at(args, place.row, i / interval, thread.channel), thread.count, thread.lane);
 }
 
 // Walks the thread's frames and puts Σ C h where x was.
@@ -234,7 +228,7 @@ __device__ __forceinline__ void walk_frames(Tile& tile, const Thread& thread, in
     }
     y[f] = real_part(sum);
   }
-  sum_lanes(&tile.x[thread.row][first], thread.lane, y);
+  store_sums(&tile.x[thread.row][first], thread.lane, y);
 }
 
 // Walks a tile, which begins with frame i of the row.
@@ -245,12 +239,12 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
   State product[STATES], h[STATES];
   const u32 resets = find_coefficients(tile, thread, first, marked, decays, inputs, product);
   scan_time_lanes(thread, decays, inputs, resets, product, h);
-  if (args.checkpoints && first < rows) keep(h, thread, args, place, (u32)(i + first));
+  if (args.boundary_states && first < rows) keep(h, thread, args, place, (u32)(i + first));
   walk_frames(tile, thread, first, decays, inputs, resets, h);
 }
 
 __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
   if (!write_final(args) || !args.final_state || thread.time_lane != 0) return;
-  State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
+  State* after = args.final_state + state_at(args, place.row, thread.channel);
   store_states(thread.h, after, thread.count, thread.lane);
 }

@@ -291,11 +291,11 @@ of_integrals! {
 pub struct Bilinear;
 
 impl Bilinear {
-    /// z/2, and q.
+    /// z, and q.
     #[inline(always)]
-    fn half_and_q<F: Field>(delta: F::Real, a: &Prepared<F>) -> [F; 2] {
-        let half = a.a.times(delta).scale(0.5);
-        [half, (half.literal(1.0) - half).inverse()]
+    fn z_and_q<F: Field>(delta: F::Real, a: &Prepared<F>) -> [F; 2] {
+        let z = a.a.times(delta);
+        [z, (z.literal(1.0) - z.scale(0.5)).inverse()]
     }
 }
 
@@ -304,13 +304,14 @@ impl Discretization for Bilinear {
 
     #[inline(always)]
     fn coefficients<F: Field>(delta: F::Real, a: &Prepared<F>) -> (F, F) {
-        let [half, q] = Self::half_and_q(delta, a);
-        (half.plus(1.0) * q, q.times(delta))
+        // (1 + z/2) q = 1 + z q: near 1 a product of two roundings would be as wrong in every frame, the same way.
+        let [z, q] = Self::z_and_q(delta, a);
+        (z.mul_add(q, z.literal(1.0)), q.times(delta))
     }
 
     #[inline(always)]
     fn partials<F: Field>(delta: F::Real, a: &Prepared<F>, decay: F) -> Partials<F> {
-        let [_, q] = Self::half_and_q(delta, a);
+        let [_, q] = Self::z_and_q(delta, a);
         let slope = q * q;
         Partials {
             a: decay,

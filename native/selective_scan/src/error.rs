@@ -51,6 +51,11 @@ impl Error {
         Self::invalid(tensor, expected, got)
     }
 
+    /// Memory of the host that there is not.
+    pub fn out_of_memory(operation: String) -> Self {
+        Self::Failed { operation, reason: "out of memory".into(), remedy: "use smaller batches".into() }
+    }
+
     /// What a panic comes to at a border that none may cross.
     pub fn of_panic(panic: &(dyn Any + Send)) -> Self {
         Self::Failed {

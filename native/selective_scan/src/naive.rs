@@ -87,19 +87,19 @@ pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>) -> Outputs<Vec<f64>> {
 pub fn backward(
     problem: &Problem,
     inputs: Inputs<&[u8]>,
-    gradients: OutputGradients<&[u8]>,
+    output_gradients: OutputGradients<&[u8]>,
 ) -> Gradients<Vec<f64>> {
-    forward_and_backward(problem, inputs, gradients).1
+    forward_and_backward(problem, inputs, output_gradients).1
 }
 
 /// Both, in less time than one after the other.
 pub fn forward_and_backward(
     problem: &Problem,
     inputs: Inputs<&[u8]>,
-    gradients: OutputGradients<&[u8]>,
+    output_gradients: OutputGradients<&[u8]>,
 ) -> (Outputs<Vec<f64>>, Gradients<Vec<f64>>) {
-    let gradients = gradients.map(|name, bytes| decode(problem.element.of(name), bytes));
-    let (outputs, gradients) = Scan::new(problem, inputs).run(Some(&gradients));
+    let output_gradients = output_gradients.map(|name, bytes| decode(problem.element.of(name), bytes));
+    let (outputs, gradients) = Scan::new(problem, inputs).run(Some(&output_gradients));
     (outputs, gradients.expect("they were asked for"))
 }
 
@@ -247,18 +247,18 @@ impl<'a> Scan<'a> {
     /// The outputs, and, if those of the outputs are given, the gradients of the inputs.
     fn run(
         &self,
-        gradients: Option<&OutputGradients<Vec<f64>>>,
+        output_gradients: Option<&OutputGradients<Vec<f64>>>,
     ) -> (Outputs<Vec<f64>>, Option<Gradients<Vec<f64>>>) {
         let p = self.p;
         let zeros = |values: &Vec<f64>| vec![0.0; values.len()];
         let mut y = zeros(&self.inputs.x);
         let mut final_state = vec![0.0; p.batch * p.dim * p.state * p.components()];
         let out = || self.inputs.as_ref().differentiable().map(|_, values| zeros(values));
-        let mut back = gradients.map(|gradients| (gradients, out()));
+        let mut back = output_gradients.map(|given| (given, out()));
         for batch in 0..p.batch {
             let frames = self.frames(batch);
             for d in 0..p.dim {
-                let mut channel = self.channel(batch, d, &frames, gradients);
+                let mut channel = self.channel(batch, d, &frames, output_gradients);
                 for n in 0..p.state {
                     let recurrence = self.states(&channel, n, &frames);
                     for (i, frame) in frames.iter().enumerate() {
@@ -267,13 +267,13 @@ impl<'a> Scan<'a> {
                         channel.y[i] += self.p.weight() * real_product(c, h);
                     }
                     self.accumulate(&mut final_state, (batch * p.dim + d) * p.state + n, recurrence.last);
-                    if let Some((gradients, out)) = &mut back {
-                        self.backward_state(&mut channel, n, &frames, &recurrence, gradients, out);
+                    if let Some((given, out)) = &mut back {
+                        self.backward_state(&mut channel, n, &frames, &recurrence, given, out);
                     }
                 }
                 self.finish(&mut channel, &frames, &mut y);
-                if let Some((gradients, out)) = &mut back {
-                    self.finish_backward(&channel, &frames, gradients, out);
+                if let Some((given, out)) = &mut back {
+                    self.finish_backward(&channel, &frames, given, out);
                 }
             }
         }
@@ -290,12 +290,12 @@ impl<'a> Scan<'a> {
         batch: usize,
         d: usize,
         frames: &[Frame],
-        gradients: Option<&OutputGradients<Vec<f64>>>,
+        output_gradients: Option<&OutputGradients<Vec<f64>>>,
     ) -> Channel {
         let of_frames = |values: &[f64]| -> Vec<f64> {
             frames.iter().map(|frame| values[self.at(batch, frame.t, d)]).collect()
         };
-        let mut dy = gradients.map_or_else(Vec::new, |gradients| of_frames(&gradients.dy));
+        let mut dy = output_gradients.map_or_else(Vec::new, |given| of_frames(&given.dy));
         if let Some(z) = &self.inputs.z {
             for (g, z) in dy.iter_mut().zip(of_frames(z)) {
                 *g *= z * sigmoid(z);
@@ -331,7 +331,7 @@ impl<'a> Scan<'a> {
         &self,
         channel: &Channel,
         frames: &[Frame],
-        gradients: &OutputGradients<Vec<f64>>,
+        output_gradients: &OutputGradients<Vec<f64>>,
         out: &mut Gradients<Vec<f64>>,
     ) {
         let &Channel { batch, d, .. } = channel;
@@ -345,7 +345,7 @@ impl<'a> Scan<'a> {
             }
             if let (Some(dz), Some(z)) = (&mut out.z, &self.inputs.z) {
                 let s = sigmoid(z[at]);
-                dz[at] = gradients.dy[at] * channel.y[i] * s * (1.0 + z[at] * (1.0 - s));
+                dz[at] = output_gradients.dy[at] * channel.y[i] * s * (1.0 + z[at] * (1.0 - s));
             }
         }
     }
@@ -358,7 +358,7 @@ impl<'a> Scan<'a> {
         n: usize,
         frames: &[Frame],
         recurrence: &Recurrence,
-        gradients: &OutputGradients<Vec<f64>>,
+        output_gradients: &OutputGradients<Vec<f64>>,
         out: &mut Gradients<Vec<f64>>,
     ) {
         let p = self.p;
@@ -370,7 +370,7 @@ impl<'a> Scan<'a> {
             let c = self.number(&self.inputs.c, self.projected(p.c, batch, frames[i].t, d, n));
             self.p.weight() * dy[i] * c.conj()
         };
-        let mut lambda = match &gradients.dfinal_state {
+        let mut lambda = match &output_gradients.dfinal_state {
             Some(dfinal) => self.number(dfinal, state),
             None => Complex64::ZERO,
         };
@@ -437,6 +437,6 @@ fn real_product(c: Complex64, h: Complex64) -> f64 {
 }
 
 /// 1/(1+e⁻ˣ).
-pub fn sigmoid(x: f64) -> f64 {
+fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }

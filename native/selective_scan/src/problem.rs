@@ -364,12 +364,12 @@ impl Problem {
         Ok(problem)
     }
 
-    /// Sizes are computed without overflow checks from here on. None is greater than that of all states of all frames, as complex
-    /// numbers of f64, with channels and states made whole vectors and blocks, which must fit an isize; but what is kept at the
-    /// boundaries of a single frame is twice that, if both ways are walked.
+    /// Sizes are computed without overflow checks from here on. None is greater than that of all states of all frames in each
+    /// direction, as complex numbers of f64, with channels and states made whole vectors and blocks, which must fit an isize.
     fn fits_in_memory(&self) -> Result<(), Error> {
         let whole = |axis: usize, block| axis.checked_next_multiple_of(block).unwrap_or(usize::MAX);
-        let axes = [self.batch, self.seq, whole(self.dim, 128), whole(self.state, 16), 2, size_of::<f64>()];
+        let (dim, state) = (whole(self.dim, 128), whole(self.state, 16));
+        let axes = [self.directions(), self.batch, self.seq, dim, state, 2, size_of::<f64>()];
         match axes.iter().try_fold(1usize, |size, &axis| size.checked_mul(axis)) {
             Some(size) if isize::try_from(size).is_ok() => Ok(()),
             _ => {
@@ -380,7 +380,7 @@ impl Problem {
     }
 
     /// Checks what flows into the backward pass.
-    pub fn check_gradients(&self, gradients: &OutputGradients<Spec<'_>>) -> Result<(), Error> {
+    pub fn check_output_gradients(&self, gradients: &OutputGradients<Spec<'_>>) -> Result<(), Error> {
         for (name, &spec) in gradients.iter() {
             let shape = match name {
                 "dy" => vec![self.batch, self.seq, self.dim],

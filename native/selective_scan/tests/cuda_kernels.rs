@@ -231,7 +231,7 @@ fn copied_chunks(device: &Properties, problem: &Problem) -> [bool; 3] {
             .iter()
             .any(|kernel| kernel.program == Program::Chunks && kernel.adjoints == adjoints)
     };
-    [finds(Pass::Forward, false), finds(Pass::Backward, false), finds(Pass::BackwardFromCheckpoints, true)]
+    [finds(Pass::Forward, false), finds(Pass::Backward, false), finds(Pass::BackwardFromBoundaryStates, true)]
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn sequences_that_the_cache_has_no_room_for_go_past_it() {
 
 #[test]
 fn the_backward_pass_takes_a_tenth_of_its_inputs() {
-    for pass in [Pass::Backward, Pass::BackwardFromCheckpoints] {
+    for pass in [Pass::Backward, Pass::BackwardFromBoundaryStates] {
         bounds::backward_takes_a_tenth(|problem| device(90).workspace_bytes(problem, pass));
     }
 }
@@ -537,7 +537,7 @@ fn blocks_join_adjoint_chunks_where_they_read_little() {
 fn sums_of_projections_are_shared_by_all_numbers_of_threads() {
     let sharers: BTreeSet<_> = summing()
         .iter()
-        .flat_map(|problem| configurations(&device(90), problem, Pass::BackwardFromCheckpoints))
+        .flat_map(|problem| configurations(&device(90), problem, Pass::BackwardFromBoundaryStates))
         .filter(|kernel| kernel.program == Program::Reduce)
         .map(|kernel| kernel.sharers)
         .collect();

@@ -22,9 +22,9 @@ fn golden_cases() {
                 let gradients = case.backward_with(
                     |problem,
                      inputs: Inputs<&[u8]>,
-                     upstream: OutputGradients<&[u8]>,
+                     output_gradients: OutputGradients<&[u8]>,
                      gradients: Gradients<&mut [u8]>| {
-                        set.backward(problem, inputs, upstream, gradients)
+                        set.backward(problem, inputs, output_gradients, gradients)
                     },
                 );
                 assert_close(&name, gradients.iter(), golden.gradients.iter(), within.gradients);

@@ -50,12 +50,12 @@ fn backward_takes_a_tenth_of_its_inputs() {
     for problem in problems {
         let case = random::case(problem, 1);
         let inputs: usize = case.inputs.iter().map(|(_, bytes)| bytes.len()).sum();
-        let inputs = inputs + case.gradients.dy.len();
+        let inputs = inputs + case.output_gradients.dy.len();
         let mut gradients = case.gradient_buffers(0);
         let before = HELD.load(Relaxed);
         PEAK.store(before, Relaxed);
         let gradients = gradients.as_mut().map(|_, bytes| &mut bytes[..]);
-        cpu::backward(&case.problem, case.inputs(), case.gradients(), gradients).unwrap();
+        cpu::backward(&case.problem, case.inputs(), case.output_gradients(), gradients).unwrap();
         let share = (PEAK.load(Relaxed) - before) as f64 / inputs as f64;
         println!("{:5.1}% {}", 100.0 * share, case.name);
         assert!(share < 0.1, "{:.1}% beside the inputs: {}", 100.0 * share, case.name);

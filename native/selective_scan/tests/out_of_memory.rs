@@ -40,7 +40,7 @@ fn run(case: &Case) -> Result<(Vec<u8>, Gradients<Vec<u8>>), Error> {
     let outputs = selective_scan::Outputs { y: &mut y[..], final_state: None };
     cpu::forward(&case.problem, case.inputs(), outputs)?;
     let written = gradients.as_mut().map(|_, bytes| &mut bytes[..]);
-    cpu::backward(&case.problem, case.inputs(), case.gradients(), written)?;
+    cpu::backward(&case.problem, case.inputs(), case.output_gradients(), written)?;
     Ok((y, gradients))
 }
 

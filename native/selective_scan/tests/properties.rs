@@ -4,10 +4,10 @@ mod support;
 
 use proptest::prelude::*;
 use selective_scan::naive::{self, encode};
-use selective_scan::{ElementType, Outputs, Problem, cpu};
+use selective_scan::{ElementType, Method, Outputs, Problem, cpu};
 use support::laws::Scan;
 use support::random::{Limits, config};
-use support::{Case, assert_close, assert_gradients_close, random, within};
+use support::{Case, assert_close, assert_gradients_close, random, roundings, within};
 
 const EXACT: &[ElementType] = &[ElementType::F32, ElementType::F64];
 
@@ -36,7 +36,7 @@ proptest! {
 
     #[test]
     fn backward_is_the_naive_twin(case in random::cases(EXACT, random::SMALL)) {
-        let expected = naive::backward(&case.problem, case.inputs(), case.gradients());
+        let expected = naive::backward(&case.problem, case.inputs(), case.output_gradients());
         assert_gradients_close(&case.name, &case.backward(cpu::backward), &expected, gradients_within(&case));
     }
 }
@@ -45,10 +45,35 @@ proptest! {
 fn of_frames_that_are_all_padding_every_gradient_is_zero() {
     let mut case = random::case(Problem { dt_bias: true, seq_idx: true, ..random::zoh(2, 3, 5, 4) }, 1);
     case.inputs.seq_idx = Some(encode(ElementType::S32, &[-1.0; 6]));
-    let expected = naive::backward(&case.problem, case.inputs(), case.gradients());
+    let expected = naive::backward(&case.problem, case.inputs(), case.output_gradients());
     let got = case.backward(cpu::backward);
     assert_gradients_close(&case.name, &got, &expected, gradients_within(&case));
     assert!(got.iter().all(|(_, gradient)| gradient.iter().all(|&value| value == 0.0)));
+}
+
+#[test]
+fn roundings_of_a_decay_do_not_add_up() {
+    let complex = Method::ALL.iter().map(|&method| roundings::turning(method));
+    for case in complex.chain([Method::Zoh, Method::Bilinear].map(roundings::fading)) {
+        let expected = naive::forward(&case.problem, case.inputs());
+        assert_close(&case.name, case.forward(cpu::forward).iter(), expected.iter(), 8e-6);
+    }
+}
+
+#[test]
+fn nor_do_those_of_sums_over_time() {
+    let case = roundings::long_sums();
+    let expected = naive::backward(&case.problem, case.inputs(), case.output_gradients());
+    assert_gradients_close(&case.name, &case.backward(cpu::backward), &expected, gradients_within(&case));
+}
+
+#[test]
+fn what_is_left_of_whole_turns_is_not_lost() {
+    let case = roundings::whole_turns();
+    let (outputs, gradients) =
+        naive::forward_and_backward(&case.problem, case.inputs(), case.output_gradients());
+    assert_close(&case.name, case.forward(cpu::forward).iter(), outputs.iter(), outputs_within(&case));
+    assert_gradients_close(&case.name, &case.backward(cpu::backward), &gradients, gradients_within(&case));
 }
 
 /// Several chunks of frames, several spans of channels.
@@ -59,7 +84,7 @@ proptest! {
 
     #[test]
     fn long_sequences_too(case in random::cases(EXACT, LONG)) {
-        let (outputs, gradients) = naive::forward_and_backward(&case.problem, case.inputs(), case.gradients());
+        let (outputs, gradients) = naive::forward_and_backward(&case.problem, case.inputs(), case.output_gradients());
         assert_close(&case.name, case.forward(cpu::forward).iter(), outputs.iter(), outputs_within(&case));
         assert_gradients_close(&case.name, &case.backward(cpu::backward), &gradients, gradients_within(&case));
     }
@@ -72,8 +97,8 @@ proptest! {
         let outputs = Outputs { y: &mut y[..], final_state: None };
         cpu::forward_for_backward(problem, case.inputs(), outputs, &mut boundary).unwrap();
         let computed_again = case.backward(cpu::backward);
-        let handed_over = case.backward_with(|problem, inputs, upstream, gradients| {
-            cpu::backward_from(problem, inputs, &boundary, upstream, gradients)
+        let handed_over = case.backward_with(|problem, inputs, output_gradients, gradients| {
+            cpu::backward_from(problem, inputs, &boundary, output_gradients, gradients)
         });
         prop_assert_eq!(handed_over, computed_again);
     }
@@ -113,7 +138,7 @@ proptest! {
         case in random::cases(&[ElementType::F64], Limits { batch: 2, seq: 12, groups: 2, channels_per_group: 2, state: 3 }),
         seed: u64,
     ) {
-        let gradients = naive::backward(&case.problem, case.inputs(), case.gradients());
+        let gradients = naive::backward(&case.problem, case.inputs(), case.output_gradients());
         let mut random = random::Random(seed);
         for (name, gradient) in gradients.iter() {
             let scale = gradient.iter().map(|g| g * g).sum::<f64>().sqrt().max(1.0);
@@ -144,8 +169,8 @@ impl Case {
                     let weights = naive::decode(ElementType::F64, weights);
                     values.iter().zip(weights).map(|(value, weight)| value * weight).sum::<f64>()
                 };
-                weigh(&outputs.y, &self.gradients.dy)
-                    + self.gradients.dfinal_state.as_ref().map_or(0.0, |dfinal_state| {
+                weigh(&outputs.y, &self.output_gradients.dy)
+                    + self.output_gradients.dfinal_state.as_ref().map_or(0.0, |dfinal_state| {
                         weigh(outputs.final_state.as_deref().unwrap(), dfinal_state)
                     })
             };

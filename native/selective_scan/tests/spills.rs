@@ -128,7 +128,7 @@ fn kernels_spill_nothing() {
 
     // What does not fit spills, and is seen.
     let problem = registry.shapes[0].problem();
-    let walk = configurations(&h200, &problem, Pass::BackwardFromCheckpoints)[0];
+    let walk = configurations(&h200, &problem, Pass::BackwardFromBoundaryStates)[0];
     let crowded = Configuration { min_blocks: 2048 / walk.threads(), ..walk };
     assert!(stack_bytes(h200.architecture, &crowded) > 0, "{crowded:?}");
 }

@@ -36,7 +36,7 @@ pub trait Backend {
         problem: &Problem,
         inputs: Inputs<&[u8]>,
         boundary_states: Option<&[u8]>,
-        upstream: OutputGradients<&[u8]>,
+        output_gradients: OutputGradients<&[u8]>,
         gradients: Gradients<&mut [u8]>,
     ) -> Result<(), Error>;
 }
@@ -76,12 +76,12 @@ impl Backend for Cpu {
         problem: &Problem,
         inputs: Inputs<&[u8]>,
         boundary_states: Option<&[u8]>,
-        upstream: OutputGradients<&[u8]>,
+        output_gradients: OutputGradients<&[u8]>,
         gradients: Gradients<&mut [u8]>,
     ) -> Result<(), Error> {
         match boundary_states {
-            Some(states) => cpu::backward_from(problem, inputs, states, upstream, gradients),
-            None => cpu::backward(problem, inputs, upstream, gradients),
+            Some(states) => cpu::backward_from(problem, inputs, states, output_gradients, gradients),
+            None => cpu::backward(problem, inputs, output_gradients, gradients),
         }
     }
 }
@@ -127,9 +127,9 @@ impl Backend for Cuda {
         problem: &Problem,
         inputs: Inputs<&[u8]>,
         _boundary_states: Option<&[u8]>,
-        upstream: OutputGradients<&[u8]>,
+        output_gradients: OutputGradients<&[u8]>,
         gradients: Gradients<&mut [u8]>,
     ) -> Result<(), Error> {
-        self.0.backward(problem, inputs, upstream, gradients)
+        self.0.backward(problem, inputs, output_gradients, gradients)
     }
 }

@@ -37,20 +37,20 @@ fn backward_cuda<'a>(
 /// The backend is looked for when the request has turned out to make sense.
 fn backward<'a, B: Backend>(
     env: Env<'a>,
-    BackwardRequest { forward: Request { problem, inputs }, upstream, boundary_states }: BackwardRequest<
+    BackwardRequest { forward: Request { problem, inputs }, output_gradients, boundary_states }: BackwardRequest<
         &'a [u8],
     >,
     backend: impl FnOnce() -> Result<B, Error>,
 ) -> Result<Term<'a>, Error> {
     // Before memory is made for the results.
-    problem.check_lengths(inputs.iter().chain(upstream.iter()))?;
+    problem.check_lengths(inputs.iter().chain(output_gradients.iter()))?;
     if let Some(states) = boundary_states {
         problem.check_length("boundary_states", states.len())?;
     }
     let backend = backend()?;
     let mut results = inputs.differentiable().try_map(|name, _| backend.allocate(problem.bytes(name)))?;
     let gradients = results.as_mut().map(|_, memory| &mut **memory);
-    backend.backward(&problem, inputs, boundary_states, upstream, gradients)?;
+    backend.backward(&problem, inputs, boundary_states, output_gradients, gradients)?;
     let results = results.map(|_, memory| memory.into_term(env));
     let named = |(name, term): (_, &Term<'a>)| (Atom::from_str(env, name).expect("a short name"), *term);
     Ok((ok(), results.iter().map(named).collect::<Vec<_>>()).encode(env))

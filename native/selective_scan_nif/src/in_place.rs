@@ -58,7 +58,7 @@ fn backward_in_place<'a>(
     _held: Term<'a>,
 ) -> Term<'a> {
     reply(env, || {
-        let BackwardRequest { forward: Request { problem, inputs }, upstream, boundary_states: _ } =
+        let BackwardRequest { forward: Request { problem, inputs }, output_gradients, boundary_states: _ } =
             BackwardRequest::decode(dy, tensors, options)?;
         let gradients: Gradients<CUdeviceptr> = inputs.differentiable().try_map(|name, _| {
             let given = gradients.iter().find(|(of, _)| of == name);
@@ -67,7 +67,7 @@ fn backward_in_place<'a>(
                 .ok_or_else(|| Error::invalid(name, "have a gradient to write", "none"))
         })?;
         // SAFETY: as above.
-        unsafe { cuda::device(ordinal)?.backward_in_place(&problem, inputs, upstream, gradients)? };
+        unsafe { cuda::device(ordinal)?.backward_in_place(&problem, inputs, output_gradients, gradients)? };
         Ok(ok().encode(env))
     })
 }

@@ -32,11 +32,7 @@ pub fn on_the_beam(len: usize) -> Result<OwnedBinary, Error> {
     // (`OwnedBinary::new` would abort the BEAM where memory is short.)
     unsafe {
         match enif_alloc_binary(len, binary.as_mut_ptr()) {
-            0 => Err(Error::Failed {
-                operation: format!("allocating {len} bytes"),
-                reason: "out of memory".into(),
-                remedy: "use smaller batches".into(),
-            }),
+            0 => Err(Error::out_of_memory(format!("allocating {len} bytes"))),
             _ => Ok(OwnedBinary::from_raw(binary.assume_init())),
         }
     }

@@ -68,7 +68,7 @@ impl<'a, D: Data<'a>> Request<D> {
 /// A checked call of the backward pass.
 pub struct BackwardRequest<D> {
     pub forward: Request<D>,
-    pub upstream: OutputGradients<D>,
+    pub output_gradients: OutputGradients<D>,
     pub boundary_states: Option<D>,
 }
 
@@ -77,9 +77,9 @@ impl<'a, D: Data<'a>> BackwardRequest<D> {
     pub fn decode(dy: Term<'a>, tensors: Term<'a>, options: Term<'a>) -> Result<Self, Error> {
         let forward = Request::decode(scan(), tensors, options)?;
         let fields = Fields(options);
-        let upstream = OutputGradients { dy, dfinal_state: fields.optional(dfinal_state())? };
-        let upstream = upstream.try_map(Tensor::decode)?;
-        forward.problem.check_gradients(&upstream.as_ref().map(|_, tensor| tensor.spec()))?;
+        let output_gradients = OutputGradients { dy, dfinal_state: fields.optional(dfinal_state())? };
+        let output_gradients = output_gradients.try_map(Tensor::decode)?;
+        forward.problem.check_output_gradients(&output_gradients.as_ref().map(|_, tensor| tensor.spec()))?;
         let boundary_states = fields.optional(boundary_states())?;
         let boundary_states =
             boundary_states.map(|term| Tensor::<D>::decode("boundary_states", term)).transpose()?;
@@ -88,7 +88,7 @@ impl<'a, D: Data<'a>> BackwardRequest<D> {
         }
         Ok(Self {
             forward,
-            upstream: upstream.map(|_, tensor| tensor.data),
+            output_gradients: output_gradients.map(|_, tensor| tensor.data),
             boundary_states: boundary_states.map(|tensor| tensor.data),
         })
     }

@@ -52,10 +52,10 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
     problem: &Problem,
     views: &Views<'_, T>,
     boundary: Option<&[u8]>,
-    upstream: OutputGradients<&[u8]>,
+    output_gradients: OutputGradients<&[u8]>,
     gradients: Gradients<&mut [u8]>,
 ) -> Result<(), Error> {
-    problem.check_lengths(upstream.iter())?;
+    problem.check_lengths(output_gradients.iter())?;
     // Before anything is written: sums over rows come to their gradients last.
     let gradients = gradients.try_map(|name, bytes| {
         match name {
@@ -87,7 +87,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
         isa,
         problem,
         views,
-        dy: &numbers::<T>(upstream.dy)?,
+        dy: &numbers::<T>(output_gradients.dy)?,
         boundary: &boundary,
         marks: marks.as_deref(),
         a: &in_lanes::<F>(problem, &blocks, &views.a)?,
@@ -101,7 +101,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
     };
 
     let mut sums = Sums::<F>::new(problem, blocks.len())?;
-    if let Some(dfinal_state) = upstream.dfinal_state {
+    if let Some(dfinal_state) = output_gradients.dfinal_state {
         sums.load_lambda(problem, &blocks, &numbers(dfinal_state)?);
     }
     let adjoints = call.adjoints()?;
@@ -749,6 +749,14 @@ fn add_to<F: VectorField>(isa: F::Isa, sums: &Output<'_, Vector<F>>, place: usiz
     sum[0] = (Lanes::<F::Element, F::Isa>::new(isa, sum[0]) + term).vector;
 }
 
+/// Adds to those of N states.
+#[inline(always)]
+fn add_registers<F: VectorField, const N: usize>(isa: F::Isa, sums: &mut [Vector<F>], terms: [F; N]) {
+    for (sum, term) in sums.chunks_exact_mut(F::COMPONENTS).zip(terms) {
+        (F::load(isa, sum) + term).store(sum);
+    }
+}
+
 /// The gradient of b or c.
 enum Sum<'a, F: VectorField> {
     /// Of constant ones, for every state in lanes.
@@ -758,28 +766,34 @@ enum Sum<'a, F: VectorField> {
 }
 
 impl<F: VectorField> Sum<'_, F> {
-    /// Adds the terms of N states, from n on.
+    /// Takes the terms of N states in a frame, from n on; `gathered` are sums of the chunk.
     #[inline(always)]
     fn add<const N: usize>(
         &mut self,
-        isa: F::Isa,
         lane_sums: &LaneSums<F>,
         states: usize,
         t: usize,
         n: usize,
         terms: [F; N],
+        gathered: &mut [F; N],
     ) {
         match self {
-            Sum::OverTime(registers) => {
-                let registers = &mut registers[n * F::COMPONENTS..][..N * F::COMPONENTS];
-                for (sum, term) in registers.chunks_exact_mut(F::COMPONENTS).zip(terms) {
-                    (F::load(isa, sum) + term).store(sum);
+            Sum::OverTime(_) => {
+                for (sum, term) in gathered.iter_mut().zip(terms) {
+                    *sum = *sum + term;
                 }
             }
             Sum::OverChannels(rows) => {
                 lane_sums.add(terms, &mut rows[(t * states + n) * F::COMPONENTS..][..N * F::COMPONENTS]);
             }
         }
+    }
+
+    /// Takes up what a chunk has gathered of N states, from n on: of frames one by one, a long row would lose digits.
+    #[inline(always)]
+    fn end<const N: usize>(&mut self, isa: F::Isa, n: usize, gathered: [F; N]) {
+        let Sum::OverTime(registers) = self else { return };
+        add_registers(isa, &mut registers[n * F::COMPONENTS..][..N * F::COMPONENTS], gathered);
     }
 }
 
@@ -958,7 +972,8 @@ impl<F: VectorField> Walk<'_, F> {
         let lane_sums = LaneSums::<F>::new(isa);
 
         let zero = [F::zero(isa); N];
-        let (mut a, mut lambda, mut sum_a) = ([Prepared::new(zero[0]); N], zero, zero);
+        let (mut a, mut lambda) = ([Prepared::new(zero[0]); N], zero);
+        let (mut sum_a, mut sum_b, mut sum_c) = (zero, zero, zero);
         for j in 0..N {
             a[j] = Prepared::new(F::load(isa, &self.a[(n + j) * F::COMPONENTS..]));
             lambda[j] = F::load(isa, &self.lambda[(n + j) * F::COMPONENTS..]);
@@ -1009,13 +1024,13 @@ impl<F: VectorField> Walk<'_, F> {
             }
             dx[t] = sum_x.vector;
             ddelta[t] = of_inputs.mul_add(x, sum_delta).vector;
-            self.db.add(isa, &lane_sums, states, t, n, db);
-            self.dc.add(isa, &lane_sums, states, t, n, dc);
+            self.db.add(&lane_sums, states, t, n, db, &mut sum_b);
+            self.dc.add(&lane_sums, states, t, n, dc, &mut sum_c);
         }
-        for j in 0..N {
-            let at = (n + j) * F::COMPONENTS;
-            lambda[j].store(&mut self.lambda[at..]);
-            (F::load(isa, &self.da[at..]) + sum_a[j]).store(&mut self.da[at..]);
-        }
+        let registers = self.lambda[n * F::COMPONENTS..].chunks_exact_mut(F::COMPONENTS);
+        lambda.into_iter().zip(registers).for_each(|(lambda, registers)| lambda.store(registers));
+        add_registers(isa, &mut self.da[n * F::COMPONENTS..][..width], sum_a);
+        self.db.end(isa, n, sum_b);
+        self.dc.end(isa, n, sum_c);
     }
 }

@@ -304,10 +304,14 @@ fn far_turn<R: Real, S: Isa>(a: Lanes<R, S>, b: Lanes<R, S>) -> Turn<R, S> {
     let mut turn = [a.vector; 3];
     let parts: &mut [R] = bytemuck::cast_slice_mut(&mut turn);
     for i in 0..count {
-        let x = factors[i].to_f64() * factors[count + i].to_f64();
+        let (a, b) = (factors[i].to_f64(), factors[count + i].to_f64());
+        let x = a * b;
+        // What x was rounded by, of which the cosine is 1.
+        let rest = a.mul_add(b, -x);
         let ((sin, cos), half) = (x.sin_cos(), (0.5 * x).sin());
+        let of_rest = [rest * cos, -rest * sin, -rest * sin];
         for (part, value) in [sin, cos, -2.0 * half * half].into_iter().enumerate() {
-            parts[part * count + i] = R::from_f64(value);
+            parts[part * count + i] = R::from_f64(value + of_rest[part]);
         }
     }
     let [sin, cos, cos_less_one] = turn.map(|vector| Lanes::new(b.isa, vector));

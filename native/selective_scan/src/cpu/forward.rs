@@ -36,7 +36,7 @@ struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
     problem: &'a Problem,
     views: &'a Views<'a, T>,
     marks: Option<&'a [u8]>,
-    /// Prepared A, {blocks, state} in lanes.
+    /// A, {blocks, state} in lanes.
     a: &'a [Vector<F>],
     /// Constant b and c, likewise; empty where they vary with the frame.
     b: &'a [Vector<F>],

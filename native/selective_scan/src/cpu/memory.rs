@@ -8,10 +8,9 @@ use crate::Error;
 /// No elements, and room for so many.
 pub fn room<T>(len: usize) -> Result<Vec<T>, Error> {
     let mut room = Vec::new();
-    room.try_reserve_exact(len).map_err(|_| Error::Failed {
-        operation: format!("allocating {} bytes to work in", len.saturating_mul(size_of::<T>())),
-        reason: "out of memory".into(),
-        remedy: "use smaller batches".into(),
+    room.try_reserve_exact(len).map_err(|_| {
+        let bytes = len.saturating_mul(size_of::<T>());
+        Error::out_of_memory(format!("allocating {bytes} bytes to work in"))
     })?;
     Ok(room)
 }

@@ -111,10 +111,10 @@ impl InstructionSet {
         self,
         problem: &Problem,
         inputs: Inputs<&[u8]>,
-        upstream: OutputGradients<&[u8]>,
+        output_gradients: OutputGradients<&[u8]>,
         gradients: Gradients<&mut [u8]>,
     ) -> Result<(), Error> {
-        self.run(problem, inputs, Backward { boundary_states: None, upstream, gradients })
+        self.run(problem, inputs, Backward { boundary_states: None, output_gradients, gradients })
     }
 
     /// Runs a pass.
@@ -171,10 +171,10 @@ pub fn forward_for_backward(
 pub fn backward(
     problem: &Problem,
     inputs: Inputs<&[u8]>,
-    upstream: OutputGradients<&[u8]>,
+    output_gradients: OutputGradients<&[u8]>,
     gradients: Gradients<&mut [u8]>,
 ) -> Result<(), Error> {
-    InstructionSet::best().backward(problem, inputs, upstream, gradients)
+    InstructionSet::best().backward(problem, inputs, output_gradients, gradients)
 }
 
 /// [`backward`], from the boundary states that [`forward_for_backward`] has written for the same inputs: they are not
@@ -186,10 +186,10 @@ pub fn backward_from(
     problem: &Problem,
     inputs: Inputs<&[u8]>,
     boundary_states: &[u8],
-    upstream: OutputGradients<&[u8]>,
+    output_gradients: OutputGradients<&[u8]>,
     gradients: Gradients<&mut [u8]>,
 ) -> Result<(), Error> {
-    let pass = Backward { boundary_states: Some(boundary_states), upstream, gradients };
+    let pass = Backward { boundary_states: Some(boundary_states), output_gradients, gradients };
     InstructionSet::best().run(problem, inputs, pass)
 }
 
@@ -221,7 +221,7 @@ impl Pass for Forward<'_> {
 
 struct Backward<'a> {
     boundary_states: Option<&'a [u8]>,
-    upstream: OutputGradients<&'a [u8]>,
+    output_gradients: OutputGradients<&'a [u8]>,
     gradients: Gradients<&'a mut [u8]>,
 }
 
@@ -232,8 +232,8 @@ impl Pass for Backward<'_> {
         problem: &Problem,
         views: &Views<'_, T>,
     ) -> Result<(), Error> {
-        let Self { boundary_states, upstream, gradients } = self;
-        backward::backward::<T, F>(isa, problem, views, boundary_states, upstream, gradients)
+        let Self { boundary_states, output_gradients, gradients } = self;
+        backward::backward::<T, F>(isa, problem, views, boundary_states, output_gradients, gradients)
     }
 }
 

@@ -49,8 +49,8 @@ fn as_reals_mut<T: Storage>(values: &mut [T]) -> Option<&mut [T::Real]> {
 #[derive(Clone, Copy)]
 pub struct StepSize<R: Real, S: Isa> {
     bias: Lanes<R, S>,
-    softplus: bool,
-    limit: Option<[Lanes<R, S>; 2]>,
+    dt_softplus: bool,
+    dt_limit: Option<[Lanes<R, S>; 2]>,
 }
 
 impl<R: Real, S: Isa> StepSize<R, S> {
@@ -58,8 +58,8 @@ impl<R: Real, S: Isa> StepSize<R, S> {
     pub fn new(isa: S, problem: &Problem, dt_bias: Option<&[R]>, block: Block) -> Self {
         Self {
             bias: channels(isa, dt_bias, block),
-            softplus: problem.dt_softplus,
-            limit: problem.dt_limit.map(|limit| limit.map(|limit| Lanes::splat(isa, R::from_f64(limit)))),
+            dt_softplus: problem.dt_softplus,
+            dt_limit: problem.dt_limit.map(|limit| limit.map(|limit| Lanes::splat(isa, R::from_f64(limit)))),
         }
     }
 
@@ -67,10 +67,10 @@ impl<R: Real, S: Isa> StepSize<R, S> {
     #[inline(always)]
     pub fn delta(&self, dt: Lanes<R, S>) -> Lanes<R, S> {
         let mut delta = dt + self.bias;
-        if self.softplus {
+        if self.dt_softplus {
             delta = delta.softplus();
         }
-        if let Some([min, max]) = self.limit {
+        if let Some([min, max]) = self.dt_limit {
             delta = delta.clamp(min, max);
         }
         delta
@@ -81,12 +81,12 @@ impl<R: Real, S: Isa> StepSize<R, S> {
     pub fn delta_and_derivative(&self, dt: Lanes<R, S>) -> [Lanes<R, S>; 2] {
         let raw = dt + self.bias;
         let (mut delta, mut derivative) = (raw, raw.constant(1.0));
-        if self.softplus {
+        if self.dt_softplus {
             delta = raw.softplus();
             let linear = raw.constant(20.0).less(raw);
             derivative = Lanes::select(linear, derivative, raw.sigmoid());
         }
-        if let Some([min, max]) = self.limit {
+        if let Some([min, max]) = self.dt_limit {
             let zero = raw.constant(0.0);
             derivative = Lanes::select(delta.less(min), zero, derivative);
             derivative = Lanes::select(max.less(delta), zero, derivative);

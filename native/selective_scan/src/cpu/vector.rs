@@ -605,9 +605,11 @@ impl<R: Real, S: Isa> Field for ComplexLanes<R, S> {
     }
     #[inline(always)]
     fn decay(rate: &ComplexRate<R, S>, delta: Lanes<R, S>) -> Self {
-        let Turn { sin, cos, .. } = R::turn(&rate.im, delta);
+        // e^x cos y by what it is less than e^x: near 1 a product of two roundings would be as wrong in every frame, the same way.
+        let Turn { sin, cos, cos_less_one } = R::turn(&rate.im, delta);
         let scale = R::exp(rate.re * delta);
-        Self { re: scale * cos, im: scale * sin }
+        let near = scale.mul_add(cos_less_one, scale);
+        Self { re: Lanes::select(cos.less(cos.constant(0.5)), scale * cos, near), im: scale * sin }
     }
     #[inline(always)]
     fn fine_decay(rate: &ComplexRate<R, S>, delta: Lanes<R, S>) -> Self {

@@ -38,10 +38,10 @@ pub(super) struct Arguments {
     pub(super) marks: CUdeviceptr,
     pub(super) chunk_resets: CUdeviceptr,
     pub(super) adjoint_resets: CUdeviceptr,
-    pub(super) boundary_states: CUdeviceptr,
+    pub(super) chunk_states: CUdeviceptr,
     pub(super) adjoint_ends: CUdeviceptr,
-    pub(super) boundary_adjoints: CUdeviceptr,
-    pub(super) checkpoints: CUdeviceptr,
+    pub(super) segment_adjoints: CUdeviceptr,
+    pub(super) boundary_states: CUdeviceptr,
     pub(super) delta_sums: CUdeviceptr,
     pub(super) decays: CUdeviceptr,
     pub(super) y_sum: CUdeviceptr,
@@ -83,13 +83,13 @@ pub(super) struct Arguments {
     pub(super) first_state: i64,
     pub(super) chunk: i64,
     pub(super) chunks: i64,
-    pub(super) boundary_width: i64,
-    pub(super) boundary_first: i64,
-    pub(super) checkpoint_interval: i64,
-    pub(super) checkpoint_count: i64,
+    pub(super) chunk_states_width: i64,
+    pub(super) chunk_states_first: i64,
+    pub(super) boundary_interval: i64,
+    pub(super) boundary_count: i64,
 
-    pub(super) limit_min: RealBits,
-    pub(super) limit_max: RealBits,
+    pub(super) dt_limit_min: RealBits,
+    pub(super) dt_limit_max: RealBits,
     pub(super) scale: f32,
     pub(super) reverse: i32,
     pub(super) first_pass: i32,
@@ -123,7 +123,7 @@ impl Arguments {
     pub(super) fn of(problem: &Problem, inputs: &Inputs<CUdeviceptr>) -> Self {
         let groups = |projection: Projection| projection.groups().unwrap_or(1) as i64;
         let limits = problem.dt_limit.unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
-        let [limit_min, limit_max] = limits.map(|limit| real_bits(problem, limit));
+        let [dt_limit_min, dt_limit_max] = limits.map(|limit| real_bits(problem, limit));
         Self {
             x: inputs.x,
             dt: inputs.dt,
@@ -142,8 +142,8 @@ impl Arguments {
             groups_b: groups(problem.b),
             groups_c: groups(problem.c),
             rows_per_block: 1,
-            limit_min,
-            limit_max,
+            dt_limit_min,
+            dt_limit_max,
             scale: if problem.bidirectional { 0.5 } else { 1.0 },
             ..Self::default()
         }
@@ -153,7 +153,7 @@ impl Arguments {
     pub(super) fn lay_out(&mut self, layout: &Layout, chunk: usize, chunks: usize) {
         self.chunk = chunk as i64;
         self.chunks = chunks as i64;
-        self.boundary_width = layout.slots() as i64;
+        self.chunk_states_width = layout.slots() as i64;
     }
 
     /// Sets how channels are dealt to the blocks of a walk in this layout.

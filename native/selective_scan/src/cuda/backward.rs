@@ -5,8 +5,8 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::arguments::{Arguments, Sizes, Walk, walks};
 use super::device::Device;
 use super::launch::{
-    Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, blocks_of, check_inputs,
-    check_presence, checkpoints_of, walking_blocks,
+    Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, blocks_of, boundary_states_of,
+    check_inputs, check_presence, walking_blocks,
 };
 use super::policy::{
     Alignment, BackwardPlan, Chunks, Configurations, Layout, Piece, Properties, ROW_THREADS, Relay, Share,
@@ -162,18 +162,18 @@ impl BackwardKernels<Kernel> {
 impl Arguments {
     /// Those of a forward pass over the same problem that keeps its states at the boundaries.
     fn keeping_states(&self, problem: &Problem, layout: &Layout) -> Self {
-        let mut forward = Self { y: self.dx, checkpoints: self.boundary_states, final_state: 0, ..*self };
+        let mut forward = Self { y: self.dx, boundary_states: self.chunk_states, final_state: 0, ..*self };
         forward.lay_out(layout, problem.seq, 1);
         forward.deal(problem, layout);
-        forward.checkpoint_interval = self.chunk;
-        forward.checkpoint_count = self.chunks;
+        forward.boundary_interval = self.chunk;
+        forward.boundary_count = self.chunks;
         forward
     }
 
     /// Those of one of the passes that walk together: the gradients that it carries from piece to piece are its own.
     fn of_pass(&self, pass: usize, bytes_each: usize) -> Self {
         let own = |base| if base == 0 { 0 } else { base + (pass * bytes_each) as CUdeviceptr };
-        Self { boundary_adjoints: own(self.boundary_adjoints), ..*self }
+        Self { segment_adjoints: own(self.segment_adjoints), ..*self }
     }
 
     /// Sets for how many frames the adjoints alone are walked, and where it is kept what these add: where blocks join it, in memory of
@@ -183,7 +183,7 @@ impl Arguments {
         self.adjoint_chunk = frames as i64;
         self.adjoint_chunks = problem.seq.div_ceil(frames) as i64;
         if !plan.joins_adjoints {
-            self.adjoint_ends = if in_gradients { self.dx } else { self.boundary_adjoints };
+            self.adjoint_ends = if in_gradients { self.dx } else { self.segment_adjoints };
         }
     }
 
@@ -196,7 +196,7 @@ impl Arguments {
         self.last_piece_frames = piece.last_frames as i64;
         if plan.da_borrows && piece.first == 0 {
             // Gradients that are handed on no more: a thread writes where it has read its own.
-            self.da_parts = self.boundary_adjoints;
+            self.da_parts = self.segment_adjoints;
         }
         let (size, real) = (problem.element.size(), Sizes::of(problem).real);
         if piece.in_gradients {
@@ -229,7 +229,7 @@ impl Arguments {
 }
 
 impl Device {
-    /// Enqueues the backward pass on a stream of this device's primary context, without waiting. `checkpoints` are
+    /// Enqueues the backward pass on a stream of this device's primary context, without waiting. `boundary_states` are
     /// those of the forward pass over the same problem and inputs, where it kept them.
     ///
     /// # Safety
@@ -244,7 +244,7 @@ impl Device {
         inputs: Inputs<CUdeviceptr>,
         output_gradients: OutputGradients<CUdeviceptr>,
         gradients: Gradients<CUdeviceptr>,
-        checkpoints: Option<CUdeviceptr>,
+        boundary_states: Option<CUdeviceptr>,
         workspace: CUdeviceptr,
     ) -> Result<(), Error> {
         check_inputs(problem, &inputs)?;
@@ -256,12 +256,12 @@ impl Device {
         self.make_current()?;
         // SAFETY: the caller's promise.
         let launcher = unsafe { Launcher::new(self, stream) };
-        let pass = match checkpoints {
-            Some(_) => Pass::BackwardFromCheckpoints,
+        let pass = match boundary_states {
+            Some(_) => Pass::BackwardFromBoundaryStates,
             None => Pass::Backward,
         };
         let sequences = [output_gradients.dy, gradients.x, gradients.dt, gradients.z.unwrap_or(0)];
-        let states = [output_gradients.dfinal_state, gradients.initial_state, checkpoints];
+        let states = [output_gradients.dfinal_state, gradients.initial_state, boundary_states];
         let alignment = alignment(&inputs, &sequences, &states);
         let aligned = alignment.sequences == 16;
         let plan = self.properties().backward(problem, aligned);
@@ -296,10 +296,10 @@ impl Device {
             let mut arguments = arguments.of_pass(k % together, bytes_each);
             arguments.walk(problem, walk, &packings);
             arguments.lay_out_adjoints(problem, &plan, in_gradients);
-            if let Some(base) = checkpoints {
-                arguments.boundary_states = checkpoints_of(walk, problem, base);
-                arguments.boundary_width = problem.state as i64;
-                arguments.boundary_first = walk.first_state as i64;
+            if let Some(base) = boundary_states {
+                arguments.chunk_states = boundary_states_of(walk, problem, base);
+                arguments.chunk_states_width = problem.state as i64;
+                arguments.chunk_states_first = walk.first_state as i64;
             }
             arguments
         };

@@ -18,8 +18,8 @@ use crate::Error;
 const IDLE_PINNED_BYTES: usize = 2 << 30;
 /// Idle device memory that is kept at most: other libraries of the process have no way to it.
 const IDLE_DEVICE_BYTES: usize = 4 << 30;
-/// Idle lanes that a device keeps at most.
-const IDLE_LANES: usize = 16;
+/// Idle queues that a device keeps at most.
+const IDLE_QUEUES: usize = 16;
 /// Sizes are rounded up to whole steps, so that calls of about the same size share memory.
 const STEP: usize = 2 << 20;
 
@@ -28,7 +28,7 @@ pub(super) struct Pools {
     ordinal: usize,
     context: CUcontext,
     pinned: Arc<PinnedPool>,
-    lanes: Mutex<Vec<Lane>>,
+    queues: Mutex<Vec<Queue>>,
     allocations: AtomicUsize,
 }
 
@@ -43,7 +43,7 @@ impl Pools {
             ordinal,
             context,
             pinned: Arc::new(PinnedPool::new(Context(context))),
-            lanes: Mutex::default(),
+            queues: Mutex::default(),
             allocations: AtomicUsize::new(0),
         }
     }
@@ -65,52 +65,52 @@ impl Pools {
         self.pinned.holds(bytes)
     }
 
-    /// A lane whose device memory has at least this length. The context must be current.
-    pub(super) fn lane(&self, device_bytes: usize) -> Result<LaneGuard<'_>, Error> {
+    /// A queue whose device memory has at least this length. The context must be current.
+    pub(super) fn queue(&self, device_bytes: usize) -> Result<QueueGuard<'_>, Error> {
         let doing = || format!("allocating {} on cuda:{}", readable(device_bytes), self.ordinal);
         let idle = {
-            let mut lanes = lock(&self.lanes);
-            let fitting = lanes
+            let mut queues = lock(&self.queues);
+            let fitting = queues
                 .iter()
                 .enumerate()
-                .filter(|(_, lane)| lane.memory.len >= device_bytes)
-                .min_by_key(|(_, lane)| lane.memory.len);
+                .filter(|(_, queue)| queue.memory.len >= device_bytes)
+                .min_by_key(|(_, queue)| queue.memory.len);
             match fitting.map(|(at, _)| at) {
-                Some(at) => Some(lanes.swap_remove(at)),
-                None => lanes.pop(),
+                Some(at) => Some(queues.swap_remove(at)),
+                None => queues.pop(),
             }
         };
-        let mut lane = match idle {
-            Some(lane) => lane,
-            None => Lane::new(Context(self.context)).during(doing)?,
+        let mut queue = match idle {
+            Some(queue) => queue,
+            None => Queue::new(Context(self.context)).during(doing)?,
         };
-        if lane.memory.len < device_bytes {
+        if queue.memory.len < device_bytes {
             self.allocations.fetch_add(1, Ordering::Relaxed);
-            if lane.memory.grow(device_bytes).is_err() {
-                // Other lanes and other users of the device may come to terms: give back what is idle, once.
-                let idle = std::mem::take(&mut *lock(&self.lanes));
+            if queue.memory.grow(device_bytes).is_err() {
+                // Other queues and other users of the device may come to terms: give back what is idle, once.
+                let idle = std::mem::take(&mut *lock(&self.queues));
                 drop(idle);
                 self.pinned.trim(0);
-                lane.memory.grow(device_bytes).during(doing)?;
+                queue.memory.grow(device_bytes).during(doing)?;
             }
         }
-        Ok(LaneGuard { pools: self, lane: Some(lane) })
+        Ok(QueueGuard { pools: self, queue: Some(queue) })
     }
 }
 
 impl Pools {
-    /// Takes a lane back whose streams are idle; what is beyond the bounds is freed, the largest first.
-    fn keep(&self, lane: Lane) {
+    /// Takes a queue back whose streams are idle; what is beyond the bounds is freed, the largest first.
+    fn keep(&self, queue: Queue) {
         let mut surplus = Vec::new();
-        let mut lanes = lock(&self.lanes);
-        lanes.push(lane);
-        while lanes.len() > IDLE_LANES
-            || lanes.iter().map(|lane| lane.memory.len).sum::<usize>() > IDLE_DEVICE_BYTES
+        let mut queues = lock(&self.queues);
+        queues.push(queue);
+        while queues.len() > IDLE_QUEUES
+            || queues.iter().map(|queue| queue.memory.len).sum::<usize>() > IDLE_DEVICE_BYTES
         {
-            let largest = (0..lanes.len()).max_by_key(|&at| lanes[at].memory.len);
-            surplus.extend(largest.map(|at| lanes.swap_remove(at)));
+            let largest = (0..queues.len()).max_by_key(|&at| queues[at].memory.len);
+            surplus.extend(largest.map(|at| queues.swap_remove(at)));
         }
-        drop(lanes);
+        drop(queues);
         drop(surplus); // others need not wait for the driver
     }
 }
@@ -313,7 +313,7 @@ impl Drop for PinnedBuffer {
     }
 }
 
-// --- Lanes --------------------------------------------------------------------------------------------------
+// --- Queues -------------------------------------------------------------------------------------------------
 
 /// Device memory that grows and is never divided.
 struct DeviceMemory {
@@ -334,7 +334,7 @@ impl DeviceMemory {
 
     fn free(&mut self) {
         if self.len > 0 {
-            // SAFETY: the memory is ours, and the lane's streams have run what used it.
+            // SAFETY: the memory is ours, and the queue's streams have run what used it.
             let _ = unsafe { result::free_sync(self.address) };
             self.len = 0;
         }
@@ -342,7 +342,7 @@ impl DeviceMemory {
 }
 
 /// What one call at a time works with: streams, device memory, events.
-pub(super) struct Lane {
+pub(super) struct Queue {
     context: Context,
     /// For kernels, and for all that follows one another.
     pub(super) stream: CUstream,
@@ -352,10 +352,10 @@ pub(super) struct Lane {
     events: Vec<CUevent>,
 }
 
-// SAFETY: streams and events are handles that the driver lets every thread use; a lane belongs to one call.
-unsafe impl Send for Lane {}
+// SAFETY: streams and events are handles that the driver lets every thread use; a queue belongs to one call.
+unsafe impl Send for Queue {}
 
-impl Lane {
+impl Queue {
     fn new(context: Context) -> Result<Self, cudarc::driver::DriverError> {
         let create = || result::stream::create(result::stream::StreamKind::NonBlocking);
         let stream = create()?;
@@ -366,12 +366,12 @@ impl Lane {
         Ok(Self { context, stream, inward, memory: DeviceMemory { address: 0, len: 0 }, events: Vec::new() })
     }
 
-    /// Where the lane's device memory begins.
+    /// Where the queue's device memory begins.
     pub(super) fn address(&self) -> CUdeviceptr {
         self.memory.address
     }
 
-    /// Records the lane's event of this number on one of its streams.
+    /// Records the queue's event of this number on one of its streams.
     pub(super) fn record(
         &mut self,
         number: usize,
@@ -384,14 +384,14 @@ impl Lane {
         unsafe { result::event::record(self.events[number], stream) }
     }
 
-    /// Holds up the kernels until the lane's event of this number.
+    /// Holds up the kernels until the queue's event of this number.
     pub(super) fn hold(&self, number: usize) -> Result<(), cudarc::driver::DriverError> {
         let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: the event is alive and was recorded; the stream is alive.
         unsafe { result::stream::wait_event(self.stream, self.events[number], flags) }
     }
 
-    /// Waits for the lane's event of this number.
+    /// Waits for the queue's event of this number.
     pub(super) fn wait(&self, number: usize) -> Result<(), cudarc::driver::DriverError> {
         // SAFETY: the event is alive and was recorded.
         unsafe { result::event::synchronize(self.events[number]) }
@@ -407,7 +407,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for Queue {
     fn drop(&mut self) {
         self.context.make_current();
         self.memory.free();
@@ -422,34 +422,34 @@ impl Drop for Lane {
     }
 }
 
-/// A lane on loan. It goes back once its streams are idle, whatever became of the call.
-pub(super) struct LaneGuard<'a> {
+/// A queue on loan. It goes back once its streams are idle, whatever became of the call.
+pub(super) struct QueueGuard<'a> {
     pools: &'a Pools,
-    lane: Option<Lane>,
+    queue: Option<Queue>,
 }
 
-impl Deref for LaneGuard<'_> {
-    type Target = Lane;
+impl Deref for QueueGuard<'_> {
+    type Target = Queue;
 
-    fn deref(&self) -> &Lane {
-        self.lane.as_ref().expect("held until dropped")
+    fn deref(&self) -> &Queue {
+        self.queue.as_ref().expect("held until dropped")
     }
 }
 
-impl DerefMut for LaneGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Lane {
-        self.lane.as_mut().expect("held until dropped")
+impl DerefMut for QueueGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Queue {
+        self.queue.as_mut().expect("held until dropped")
     }
 }
 
-impl Drop for LaneGuard<'_> {
+impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
-        let Some(lane) = self.lane.take() else { return };
-        if lane.synchronize().is_err() {
+        let Some(queue) = self.queue.take() else { return };
+        if queue.synchronize().is_err() {
             // The context is lost, and what belonged to it with it.
-            std::mem::forget(lane);
+            std::mem::forget(queue);
             return;
         }
-        self.pools.keep(lane);
+        self.pools.keep(queue);
     }
 }

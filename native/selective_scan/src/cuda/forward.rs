@@ -4,9 +4,11 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::arguments::{Arguments, Sizes, walks};
 use super::device::Device;
-use super::launch::{Boundaries, Find, Launcher, Wanted, alignment, blocks_of, check_inputs, checkpoints_of};
+use super::launch::{
+    Boundaries, Find, Launcher, Wanted, alignment, blocks_of, boundary_states_of, check_inputs,
+};
 use super::policy::{
-    Alignment, Chunks, Configurations, ForwardPlan, Properties, Relay, Share, checkpoint_interval,
+    Alignment, Chunks, Configurations, ForwardPlan, Properties, Relay, Share, boundary_interval,
 };
 use super::tensor_maps::Maps;
 use super::workspace::{Workspace, lay_out_forward};
@@ -110,13 +112,13 @@ impl Direction<Wanted> {
 impl Device {
     /// Enqueues the forward pass on a stream of this device's primary context, without waiting.
     ///
-    /// With `checkpoints`, the states that the backward pass begins its chunks with are kept there.
+    /// With `boundary_states`, the states that the backward pass begins its chunks with are kept there.
     ///
     /// # Safety
     ///
     /// Each address stands for device memory of [`Problem::bytes`] of its name, aligned to its element type;
-    /// `workspace` for [`Device::workspace_bytes`], aligned to 256, and `checkpoints` for
-    /// [`checkpoint_bytes`](super::checkpoint_bytes). All stay valid, and outputs and workspace unused by
+    /// `workspace` for [`Device::workspace_bytes`], aligned to 256, and `boundary_states` for
+    /// [`boundary_bytes`](super::boundary_bytes). All stay valid, and outputs and workspace unused by
     /// others, until the stream has run what is enqueued. Optional inputs are present where the problem says so.
     pub unsafe fn enqueue_forward(
         &self,
@@ -124,7 +126,7 @@ impl Device {
         problem: &Problem,
         inputs: Inputs<CUdeviceptr>,
         outputs: Outputs<CUdeviceptr>,
-        checkpoints: Option<CUdeviceptr>,
+        boundary_states: Option<CUdeviceptr>,
         workspace: CUdeviceptr,
     ) -> Result<(), Error> {
         check_inputs(problem, &inputs)?;
@@ -132,16 +134,16 @@ impl Device {
         // SAFETY: the caller's promise.
         let launcher = unsafe { Launcher::new(self, stream) };
         let plan = self.properties().forward(problem);
-        let alignment = alignment(&inputs, &[outputs.y], &[outputs.final_state, checkpoints]);
+        let alignment = alignment(&inputs, &[outputs.y], &[outputs.final_state, boundary_states]);
         let kernels = ForwardKernels::wanted(&self.properties(), problem, &plan, alignment)
             .try_map(&mut |wanted| self.kernel(wanted))?;
         let mut arguments = Arguments::of(problem, &inputs);
         arguments.lay_out(&plan.layout, kernels.chunk, kernels.chunks);
         arguments.y = outputs.y;
         arguments.final_state = outputs.final_state.unwrap_or(0);
-        let interval = checkpoint_interval(problem);
-        arguments.checkpoint_interval = interval as i64;
-        arguments.checkpoint_count = problem.seq.div_ceil(interval) as i64;
+        let interval = boundary_interval(problem);
+        arguments.boundary_interval = interval as i64;
+        arguments.boundary_count = problem.seq.div_ceil(interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
         let maps_of = |(share, _): &(Share, _)| {
@@ -155,7 +157,8 @@ impl Device {
         }
         for walk in walks(problem, kernels.slots) {
             arguments.walk(problem, &walk, &packings);
-            arguments.checkpoints = checkpoints.map_or(0, |base| checkpoints_of(&walk, problem, base));
+            arguments.boundary_states =
+                boundary_states.map_or(0, |base| boundary_states_of(&walk, problem, base));
             let Direction { shares, boundaries } = &kernels.directions[walk.direction];
             if let Some(boundaries) = boundaries {
                 boundaries.find(&launcher, problem, &arguments)?;

@@ -50,12 +50,12 @@ fn helpers() -> Option<&'static ThreadPool> {
 }
 
 /// What is sent at a time: what lies in staging memory when it has been copied there, part by part, or where it is.
-enum Piece<'a> {
+enum Transfer<'a> {
     Staged { to: &'a mut [u8], parts: Vec<&'a [u8]> },
     Pinned(&'a [u8]),
 }
 
-impl Piece<'_> {
+impl Transfer<'_> {
     fn copy(&mut self) {
         let Self::Staged { to, parts } = self else { return };
         let mut to = &mut **to;
@@ -95,21 +95,21 @@ fn stage(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }
 
-/// Copies pieces by several threads. `arrived` is called with each, in order, as soon as it is copied.
+/// Copies transfers by several threads. `arrived` is called with each, in order, as soon as it is copied.
 fn copy_in_order(
-    pieces: Vec<Piece<'_>>,
+    transfers: Vec<Transfer<'_>>,
     mut arrived: impl FnMut(usize, &[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let count = pieces.len();
-    let staged = pieces.iter().filter(|piece| matches!(piece, Piece::Staged { .. })).count();
+    let count = transfers.len();
+    let staged = transfers.iter().filter(|transfer| matches!(transfer, Transfer::Staged { .. })).count();
     let done: Vec<AtomicBool> = (0..count).map(|_| AtomicBool::new(false)).collect();
-    let pieces: Vec<Mutex<Piece<'_>>> = pieces.into_iter().map(Mutex::new).collect();
+    let transfers: Vec<Mutex<Transfer<'_>>> = transfers.into_iter().map(Mutex::new).collect();
     let next = AtomicUsize::new(0);
-    // Takes the next piece and copies it; false where none is left.
+    // Takes the next transfer and copies it; false where none is left.
     let run_one = || {
         let k = next.fetch_add(1, Ordering::Relaxed);
         if k < count {
-            lock(&pieces[k]).copy();
+            lock(&transfers[k]).copy();
             done[k].store(true, Ordering::Release);
         }
         k < count
@@ -121,7 +121,7 @@ fn copy_in_order(
                     std::hint::spin_loop();
                 }
             }
-            arrived(k, lock(&pieces[k]).bytes())?;
+            arrived(k, lock(&transfers[k]).bytes())?;
         }
         Ok(())
     };
@@ -290,21 +290,21 @@ impl<'a> Call<'a> {
         let Self { device, slices, device_bytes, staged_in, staged_out, .. } = self;
         let sending = || format!("copying inputs to {device}");
         let running = || format!("running the scan on {device}");
-        // The lane is dropped first, and waits for its streams then: whatever fails, nothing is still on its way when
+        // The queue is dropped first, and waits for its streams then: whatever fails, nothing is still on its way when
         // staging memory and what is borrowed go.
         let mut staging = device.pools.pinned(staged_in + staged_out)?;
-        let mut lane = device.pools.lane(device_bytes)?;
-        let (stream, base) = (lane.stream, lane.address());
+        let mut queue = device.pools.queue(device_bytes)?;
+        let (stream, base) = (queue.stream, queue.address());
         let overlapping = slices.len() > 1;
-        let inward = if overlapping { lane.inward } else { stream };
+        let inward = if overlapping { queue.inward } else { stream };
 
         let (mut to_send, mut to_fetch) = staging.split_at_mut(staged_in);
-        let (mut pieces, mut sent, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut transfers, mut sent, mut results) = (Vec::new(), Vec::new(), Vec::new());
         for Slice { incoming, outgoing } in slices {
             for Incoming { parts, to, len, pinned } in incoming {
-                pieces.push(match pinned {
-                    true => Piece::Pinned(parts[0]),
-                    false => Piece::Staged { to: carve(&mut to_send, len), parts },
+                transfers.push(match pinned {
+                    true => Transfer::Pinned(parts[0]),
+                    false => Transfer::Staged { to: carve(&mut to_send, len), parts },
                 });
                 sent.push((base + to as CUdeviceptr, None));
             }
@@ -317,16 +317,16 @@ impl<'a> Call<'a> {
 
         let mut events = 0;
         let mut fetched = Vec::new();
-        copy_in_order(pieces, |k, bytes| {
+        copy_in_order(transfers, |k, bytes| {
             let (address, completed) = sent[k];
-            // SAFETY: the bytes are pinned, and stay as they are until the lane has waited for its streams.
+            // SAFETY: the bytes are pinned, and stay as they are until the queue has waited for its streams.
             unsafe { result::memcpy_htod_async(address, bytes, inward) }.during(sending)?;
             let Some(slice) = completed else {
                 return Ok(());
             };
             if overlapping {
-                lane.record(events, inward).during(sending)?;
-                lane.hold(events).during(sending)?;
+                queue.record(events, inward).during(sending)?;
+                queue.hold(events).during(sending)?;
                 events += 1;
             }
             enqueue(stream, base, slice)?;
@@ -335,13 +335,13 @@ impl<'a> Call<'a> {
                 for (number, to) in bytes.chunks_mut(width).enumerate() {
                     let address = base + (from + number * width) as CUdeviceptr;
                     if pinned {
-                        // SAFETY: the target is pinned, and borrowed until the lane has waited for its streams.
+                        // SAFETY: the target is pinned, and borrowed until the queue has waited for its streams.
                         unsafe { result::memcpy_dtoh_async(to, address, stream) }.during(running)?;
                     } else {
                         let staged = carve(&mut to_fetch, to.len());
                         // SAFETY: the staging memory is read only after the event below.
                         unsafe { result::memcpy_dtoh_async(staged, address, stream) }.during(running)?;
-                        lane.record(events, stream).during(running)?;
+                        queue.record(events, stream).during(running)?;
                         fetched.push((events, &*staged, to));
                         events += 1;
                     }
@@ -350,12 +350,12 @@ impl<'a> Call<'a> {
             Ok(())
         })?;
 
-        let wait = |event| lane.wait(event).during(running);
+        let wait = |event| queue.wait(event).during(running);
         match (fetched.len() > 1).then(helpers).flatten() {
             None => copy_back(fetched, wait, None),
             Some(helpers) => helpers.in_place_scope(|scope| copy_back(fetched, wait, Some(scope))),
         }?;
-        lane.synchronize().during(running)
+        queue.synchronize().during(running)
     }
 }
 
@@ -427,8 +427,8 @@ impl Device {
                 let address = |_: &str, place: &Place| place.address(base, slice);
                 let (sources, targets) = (sources.as_ref().map(address), targets.as_ref().map(address));
                 let workspace = base + workspace as CUdeviceptr;
-                // SAFETY: the addresses lie in the lane's memory, or in pinned memory that is borrowed, with the lengths checked above,
-                // and the lane is the call's until it has waited for its streams. Slices follow one another on the stream, and so share the
+                // SAFETY: the addresses lie in the queue's memory, or in pinned memory that is borrowed, with the lengths checked above,
+                // and the queue is the call's until it has waited for its streams. Slices follow one another on the stream, and so share the
                 // workspace.
                 unsafe { self.enqueue_forward(stream, &part, sources, targets, None, workspace) }
             })

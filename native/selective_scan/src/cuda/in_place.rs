@@ -104,7 +104,7 @@ impl Device {
     }
 
     /// Runs what `enqueue` puts on a stream, with a workspace of the pass, which is the call's until the stream has been waited
-    /// for: here or, after an error, where the lane is dropped.
+    /// for: here or, after an error, where the queue is dropped.
     fn run_in_place(
         &self,
         problem: &Problem,
@@ -115,9 +115,9 @@ impl Device {
             self.prepare(problem, pass)?;
             // The tensors may still be being written, on streams that nobody told us of.
             result::ctx::synchronize().during(|| format!("waiting for {self}"))?;
-            let lane = self.pools.lane(self.workspace_bytes(problem, pass))?;
-            enqueue(lane.stream, lane.address())?;
-            lane.synchronize().during(|| format!("running the scan on {self}"))
+            let queue = self.pools.queue(self.workspace_bytes(problem, pass))?;
+            enqueue(queue.stream, queue.address())?;
+            queue.synchronize().during(|| format!("running the scan on {self}"))
         })
     }
 }

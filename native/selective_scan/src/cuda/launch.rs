@@ -21,10 +21,10 @@ use super::device::Device;
 use super::driver::During;
 use super::forward::ForwardKernels;
 use super::policy::{
-    Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, Share, checkpoint_interval,
+    Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, Share, boundary_interval,
     depends_on_alignment,
 };
-use super::tensor_maps::{Maps, Sources};
+use super::tensor_maps::{ChunkMaps, KernelMaps, Maps};
 use super::workspace::{Packing, Workspace, lay_out_backward, lay_out_forward};
 use crate::{Error, Inputs, Problem};
 
@@ -36,7 +36,7 @@ pub enum Pass {
     /// The backward pass from the inputs alone.
     Backward,
     /// The backward pass with the states that the forward pass kept.
-    BackwardFromCheckpoints,
+    BackwardFromBoundaryStates,
 }
 
 /// A kernel and how it is launched.
@@ -155,8 +155,8 @@ impl<'a> Launcher<'a> {
         self.launch_with(what, kernel, blocks, arguments, None::<&Maps>)
     }
 
-    /// The same with tensor maps, where the kernel wants them: `Maps` or `Sources`.
-    pub(super) fn launch_with<M>(
+    /// The same with tensor maps, where the kernel wants them.
+    pub(super) fn launch_with<M: KernelMaps>(
         &self,
         what: &str,
         kernel: Kernel,
@@ -198,7 +198,7 @@ impl<'a> Launcher<'a> {
             maps.map_or(std::ptr::null_mut(), |maps| std::ptr::from_ref(maps).cast_mut().cast()),
         ];
         // SAFETY: the function belongs to a module of this device that is never unloaded; its parameters are an
-        // `Arguments` and, of scan_bulk and scan_relay, `Maps`, of scan_chunks, `Sources`, which the driver copies before it returns (as
+        // `Arguments` and, of scan_bulk and scan_relay, `Maps`, of scan_chunks, `ChunkMaps`, which the driver copies before it returns (as
         // many as the function has); what the addresses in them stand for is the promise of who made this.
         unsafe {
             cuLaunchKernelEx(&config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
@@ -292,7 +292,7 @@ impl Boundaries<Kernel> {
     ) -> Result<(), Error> {
         let mut of_chunks = *arguments;
         of_chunks.deal(problem, &self.layout);
-        let sources = || Sources::of(problem, &self.layout, arguments, self.chunks);
+        let sources = || ChunkMaps::of(problem, &self.layout, arguments, self.chunks);
         let sources = self.is_copied.then(sources).transpose()?;
         let blocks = walking_blocks(&of_chunks);
         launcher.launch_with("summary", self.summary, blocks, &of_chunks, sources.as_ref())?;
@@ -383,18 +383,18 @@ impl Properties {
 /// keep for the backward pass. How many chunks there are depends on neither batch nor dim.
 pub fn boundary_shape(problem: &Problem) -> Vec<usize> {
     let mut shape = problem.boundary_shape();
-    shape[2] = problem.seq.div_ceil(checkpoint_interval(problem));
+    shape[2] = problem.seq.div_ceil(boundary_interval(problem));
     shape
 }
 
 /// The bytes of these states.
-pub fn checkpoint_bytes(problem: &Problem) -> usize {
+pub fn boundary_bytes(problem: &Problem) -> usize {
     boundary_shape(problem).iter().product::<usize>() * problem.element.state_type().size()
 }
 
 /// Where those of a walk's direction lie, if they begin at `base`.
-pub(super) fn checkpoints_of(walk: &Walk, problem: &Problem, base: CUdeviceptr) -> CUdeviceptr {
-    let each = checkpoint_bytes(problem) / Sizes::of(problem).directions;
+pub(super) fn boundary_states_of(walk: &Walk, problem: &Problem, base: CUdeviceptr) -> CUdeviceptr {
+    let each = boundary_bytes(problem) / Sizes::of(problem).directions;
     base + (walk.direction * each) as CUdeviceptr
 }
 
@@ -434,8 +434,7 @@ impl Device {
         wanted.into_iter().map(|wanted| self.kernel(wanted)).collect()
     }
 
-    /// Local memory, in bytes, that a thread of a pass over a problem has at most: what its kernels spill of their registers
-    /// (and what the library's sine and cosine want, where states are complex).
+    /// Local memory, in bytes, that a thread of a pass over a problem has at most: what its kernels spill of their registers.
     pub fn local_bytes(&self, problem: &Problem, pass: Pass) -> Result<usize, Error> {
         let kernels = self.prepared(problem, pass)?;
         Ok(kernels.iter().map(|kernel| kernel.local_bytes).max().expect("a pass has a kernel"))

@@ -47,9 +47,9 @@
 //! Bidirectional scans are two walks in opposite directions that add to the same output. More states than a walk holds in
 //! registers are walked forward in rounds, some frames for one round after the other (`rounds.cuh`), and where shared memory
 //! does not hold their B and C, or backward, in several passes. Directions and passes gather in the type of computation and
-//! are rounded once. Backward, passes that have the states from the forward pass walk a piece one after the other before any
-//! walks the next: as long as that nobody writes the gradients of earlier frames, and sums may wait there; else each walks all
-//! pieces, and only the first finds that room.
+//! are rounded once. Backward, where passes have the states from the forward pass, all walk a piece, one after the other, before
+//! any walks the next: until then nobody has written the gradients of the frames before it, so that sums may wait in their
+//! memory. Else each pass walks all pieces, and only the first finds that room.
 //!
 //! # The layers
 //!
@@ -83,4 +83,4 @@ pub use buffers::PinnedBuffer;
 pub use cudarc::driver::sys::{CUdeviceptr, CUstream};
 pub use device::{Device, DeviceInfo, device, devices, properties};
 pub use in_place::owner;
-pub use launch::{Pass, boundary_shape, checkpoint_bytes, configurations};
+pub use launch::{Pass, boundary_bytes, boundary_shape, configurations};

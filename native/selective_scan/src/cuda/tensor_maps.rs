@@ -81,9 +81,21 @@ fn map<const RANK: usize>(
     }
 }
 
-/// `Sources` of bulk.cuh, field by field.
+/// What a kernel is given beside `Arguments`.
+///
+/// # Safety
+///
+/// The struct is that of a kernel, field by field.
+pub(super) unsafe trait KernelMaps {}
+
+// SAFETY: `Maps` of bulk.cuh, which scan_bulk and scan_relay are given.
+unsafe impl KernelMaps for Maps {}
+// SAFETY: `ChunkMaps` of bulk.cuh, which scan_chunks is given.
+unsafe impl KernelMaps for ChunkMaps {}
+
+/// `ChunkMaps` of bulk.cuh, field by field.
 #[repr(C)]
-pub(super) struct Sources {
+pub(super) struct ChunkMaps {
     dt: CUtensorMap,
     source: CUtensorMap,
     projection: CUtensorMap,
@@ -141,7 +153,7 @@ impl Maps {
     }
 }
 
-impl Sources {
+impl ChunkMaps {
     /// Of what chunks of a problem come from.
     pub(super) fn of(
         problem: &Problem,

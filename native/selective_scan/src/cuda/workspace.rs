@@ -66,20 +66,20 @@ fn packings(problem: &Problem, chunks: usize, adjoint_chunks: usize, at: &mut Wo
 }
 
 impl Arguments {
-    /// Sets where the states at so many boundaries of chunks lie, each of so many slots, and the decays that lead to them or, after
-    /// these have been found, to the gradients at so many edges: sums of Δ, or products.
+    /// Takes memory for the states before so many chunks, each of so many slots, and for the decays of the chunks (ΣΔ, or products of a).
+    /// Once the states have been found, the same memory serves the decays of so many adjoint chunks.
     fn lay_out_boundaries(
         &mut self,
         problem: &Problem,
         (chunks, slots): (usize, usize),
-        (edges, slots_of_edge): (usize, usize),
+        (adjoint_chunks, slots_of_adjoints): (usize, usize),
         at: &mut Workspace,
     ) {
         let sizes = Sizes::of(problem);
         let by_sum = decay_by_sum(problem);
-        let (states, adjoints) = (chunks * slots, edges * slots_of_edge);
-        self.boundary_states = at.take(states * sizes.state);
-        self.delta_sums = at.take_if(by_sum, chunks.max(edges) * sizes.real);
+        let (states, adjoints) = (chunks * slots, adjoint_chunks * slots_of_adjoints);
+        self.chunk_states = at.take(states * sizes.state);
+        self.delta_sums = at.take_if(by_sum, chunks.max(adjoint_chunks) * sizes.real);
         self.decays = at.take_if(!by_sum, states.max(adjoints) * sizes.state);
     }
 
@@ -135,7 +135,7 @@ pub(super) struct Workplace {
 }
 
 /// States of a row of those at the boundaries.
-fn boundary_width(problem: &Problem, plan: &BackwardPlan) -> usize {
+fn chunk_states_width(problem: &Problem, plan: &BackwardPlan) -> usize {
     match plan.states {
         StatesPlan::Forward { .. } => problem.state,
         StatesPlan::Summaries(layout) => layout.slots(),
@@ -181,8 +181,8 @@ fn lay_out_passes(
         _ if plan.joins_adjoints => problem.batch * plan.adjoint_chunks(problem) * problem.dim,
         _ => edges,
     };
-    let width = boundary_width(problem, plan);
-    arguments.boundary_width = width as i64;
+    let width = chunk_states_width(problem, plan);
+    arguments.chunk_states_width = width as i64;
     arguments.lay_out_boundaries(problem, (boundaries, width), (side_by_side, slots), at);
     if let StatesPlan::Forward { relay: Some(relay), .. } = &plan.states
         && own_states
@@ -190,7 +190,7 @@ fn lay_out_passes(
         arguments.lay_out_relay(problem, relay, at);
     }
     let bytes_each = edges * slots * sizes.state;
-    arguments.boundary_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
+    arguments.segment_adjoints = at.take_if(plan.hands_on(), together * bytes_each);
     arguments.adjoint_ends = at.take_if(plan.joins_adjoints, side_by_side * slots * sizes.state);
 
     let parts = problem.batch.div_ceil(plan.rows_per_block) * plan.segments * problem.dim;

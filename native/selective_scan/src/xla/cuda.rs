@@ -75,21 +75,21 @@ pub fn backward(frame: &Frame<'_>, call: Backward) -> Result<(), Error> {
     let device = device(frame.device_ordinal()?)?;
     let stream = frame.stream()? as CUstream;
     let pass = pass(&call);
-    let Backward { problem, inputs, upstream, boundary_states, gradients, workspace } = call;
+    let Backward { problem, inputs, output_gradients, boundary_states, gradients, workspace } = call;
     let workspace = workspace_of(device, &problem, pass, workspace)?;
     let inputs = inputs.map(|_, tensor| address(&tensor));
-    let upstream = upstream.map(|_, tensor| address(&tensor));
+    let output_gradients = output_gradients.map(|_, tensor| address(&tensor));
     let gradients = gradients.map(|_, tensor| address(&tensor));
-    let kept = boundary_states.as_ref().filter(|_| pass == Pass::BackwardFromCheckpoints).map(address);
+    let kept = boundary_states.as_ref().filter(|_| pass == Pass::BackwardFromBoundaryStates).map(address);
     // SAFETY: as in the forward pass.
-    unsafe { device.enqueue_backward(stream, &problem, inputs, upstream, gradients, kept, workspace) }
+    unsafe { device.enqueue_backward(stream, &problem, inputs, output_gradients, gradients, kept, workspace) }
 }
 
 /// Boundary states that were cut for another backend are not read.
 fn pass(call: &Backward) -> Pass {
     let shape = cuda::boundary_shape(&call.problem);
     match &call.boundary_states {
-        Some(states) if states.shape == shape => Pass::BackwardFromCheckpoints,
+        Some(states) if states.shape == shape => Pass::BackwardFromBoundaryStates,
         _ => Pass::Backward,
     }
 }

@@ -26,15 +26,15 @@ pub fn forward(call: Forward) -> Result<(), Error> {
 
 /// Computes the gradients.
 pub fn backward(call: Backward) -> Result<(), Error> {
-    let Backward { problem, inputs, upstream, boundary_states, gradients, .. } = call;
+    let Backward { problem, inputs, output_gradients, boundary_states, gradients, .. } = call;
     let inputs = inputs.map(|_, tensor| bytes(&tensor));
-    let upstream = upstream.map(|_, tensor| bytes(&tensor));
+    let output_gradients = output_gradients.map(|_, tensor| bytes(&tensor));
     let gradients = gradients.map(|_, tensor| bytes_mut(&tensor));
     match boundary_states {
         Some(states) if states.shape == problem.boundary_shape() => {
-            cpu::backward_from(&problem, inputs, bytes(&states), upstream, gradients)
+            cpu::backward_from(&problem, inputs, bytes(&states), output_gradients, gradients)
         }
-        _ => cpu::backward(&problem, inputs, upstream, gradients),
+        _ => cpu::backward(&problem, inputs, output_gradients, gradients),
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Backward {
     /// What the forward pass has read.
     pub inputs: Inputs<Tensor>,
     /// What flows in.
-    pub upstream: OutputGradients<Tensor>,
+    pub output_gradients: OutputGradients<Tensor>,
     /// What the forward pass has kept.
     pub boundary_states: Option<Tensor>,
     /// What is written.
@@ -72,39 +72,29 @@ impl Backward {
     /// Reads and checks a call.
     pub fn read(frame: &Frame<'_>) -> Result<Self, Error> {
         let Opened { mut operands, mut results, flat, inputs, problem } = Opened::read(frame)?;
-        let upstream =
+        let output_gradients =
             OutputGradients { dy: operands.required("dy")?, dfinal_state: operands.optional("dfinal_state") };
         let boundary_states = operands.optional("boundary_states");
-        let gradients = Gradients {
-            x: results.required("x")?,
-            dt: results.required("dt")?,
-            a: results.required("a")?,
-            b: results.required("b")?,
-            c: results.required("c")?,
-            d: results.gradient("d", &inputs.d)?,
-            z: results.gradient("z", &inputs.z)?,
-            dt_bias: results.gradient("dt_bias", &inputs.dt_bias)?,
-            initial_state: results.gradient("initial_state", &inputs.initial_state)?,
-        };
+        let gradients = inputs.as_ref().differentiable();
+        let gradients = gradients.try_map(|name, input| Ok((input, results.required(name)?)))?;
         let workspace = results.workspace()?;
         operands.finish()?;
         results.finish()?;
 
-        problem.check_gradients(&upstream.as_ref().try_map(|name, tensor| tensor.spec(name))?)?;
-        let gradients = gradients.try_map(|name, gradient| {
-            let (_, input) =
-                inputs.iter().find(|(input, _)| *input == name).expect("each belongs to an input");
+        problem
+            .check_output_gradients(&output_gradients.as_ref().try_map(|name, tensor| tensor.spec(name))?)?;
+        let gradients = gradients.try_map(|name, (input, gradient)| {
             let expected = input.spec(name)?;
             checked(name, gradient, expected.element, expected.shape.to_vec(), flat)
         })?;
         let boundary_states = boundary_states.map(|tensor| checked_boundary_states(&problem, tensor, false));
         let boundary_states = boundary_states.transpose()?;
-        Ok(Self { problem, inputs, upstream, boundary_states, gradients, workspace })
+        Ok(Self { problem, inputs, output_gradients, boundary_states, gradients, workspace })
     }
 
     /// As [`Forward::apart`].
     pub fn apart(self) -> Result<Self, Error> {
-        let read = self.inputs.iter().chain(self.upstream.iter()).map(|(_, tensor)| tensor);
+        let read = self.inputs.iter().chain(self.output_gradients.iter()).map(|(_, tensor)| tensor);
         let written = self.gradients.iter().map(|(_, tensor)| tensor);
         check_apart(read.chain(&self.boundary_states), written.chain(&self.workspace))?;
         Ok(self)
@@ -248,11 +238,6 @@ impl<'a> Named<'a> {
 
     fn required(&mut self, name: &'static str) -> Result<Tensor, Error> {
         self.optional(name).ok_or_else(|| not_named(self.role, name))
-    }
-
-    /// The gradient of an optional input: present where the input is.
-    fn gradient(&mut self, name: &'static str, input: &Option<Tensor>) -> Result<Option<Tensor>, Error> {
-        input.as_ref().map(|_| self.required(name)).transpose()
     }
 
     fn inputs(&mut self) -> Result<Inputs<Tensor>, Error> {

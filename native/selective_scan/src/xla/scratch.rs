@@ -51,7 +51,7 @@ pub fn scratch(problem: &Problem, platform: Platform) -> Result<Scratch, Error> 
         return Ok(Scratch { chunks: problem.boundary_shape()[2] as u64, ..Scratch::default() });
     }
     let chunks = cuda::boundary_shape(problem)[2];
-    let backward = if chunks > 1 { Pass::BackwardFromCheckpoints } else { Pass::Backward };
+    let backward = if chunks > 1 { Pass::BackwardFromBoundaryStates } else { Pass::Backward };
     let mut most = Scratch { chunks: if chunks > 1 { chunks as u64 } else { 0 }, ..Scratch::default() };
     for properties in properties()? {
         let bytes = |pass| padded(properties.workspace_bytes(problem, pass)) as u64;

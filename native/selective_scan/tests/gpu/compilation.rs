@@ -156,7 +156,7 @@ fn first_calls_with(folders: &[PathBuf; 3]) {
 /// No kernel spills of the shapes and variants that are measured.
 pub fn no_spills(_: bool) {
     for (shape, variant, problem) in Registry::read().problems() {
-        for pass in [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints] {
+        for pass in [Pass::Forward, Pass::Backward, Pass::BackwardFromBoundaryStates] {
             let spilled = device().local_bytes(&problem, pass).unwrap();
             assert_eq!(spilled, 0, "bytes that {pass:?} spills: {}, {}", shape.name, variant.name);
         }

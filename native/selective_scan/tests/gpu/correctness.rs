@@ -12,7 +12,7 @@ use crate::shapes::{
     bf16, block, borrowing, both, by, ending_short, f64, joining, problem, reversed, summing, within_tiles,
 };
 use crate::support::laws::Scan;
-use crate::support::{Case, ELEMENTS, Within, golden, random, rounding, within};
+use crate::support::{Case, ELEMENTS, Within, golden, random, rounding, roundings, within};
 use crate::{backward, device, forward};
 
 type Named<'a> = Vec<(&'static str, &'a Vec<f64>)>;
@@ -50,7 +50,7 @@ pub fn check_forward(case: &Case, got: &Outputs<Vec<f64>>) -> Result<(), String>
 }
 
 fn check_backward(case: &Case, got: &Gradients<Vec<f64>>) -> Result<(), String> {
-    compare_gradients(case, got, &naive::backward(&case.problem, case.inputs(), case.gradients()))
+    compare_gradients(case, got, &naive::backward(&case.problem, case.inputs(), case.output_gradients()))
 }
 
 fn check_both(
@@ -59,7 +59,7 @@ fn check_both(
     gradients: &Gradients<Vec<f64>>,
 ) -> Result<(), String> {
     let (expected, of_gradients) =
-        naive::forward_and_backward(&case.problem, case.inputs(), case.gradients());
+        naive::forward_and_backward(&case.problem, case.inputs(), case.output_gradients());
     compare_outputs(case, outputs, &expected)?;
     compare_gradients(case, gradients, &of_gradients)
 }
@@ -143,12 +143,32 @@ fn softplus_of(problem: &Problem, dt: &[f64], within: f64) {
     case.inputs.dt = naive::encode(problem.element, dt);
     let (outputs, gradients) = (case.forward(forward), case.backward(backward));
     let expected = naive::forward(&case.problem, case.inputs());
-    let of_gradients = naive::backward(&case.problem, case.inputs(), case.gradients());
+    let of_gradients = naive::backward(&case.problem, case.inputs(), case.output_gradients());
     for (name, got, expected) in [("y", outputs.y, expected.y), ("dt", gradients.dt, of_gradients.dt)] {
         for (k, (got, expected)) in got.iter().zip(&expected).enumerate() {
             let distance = (got - expected).abs() / expected.abs();
             assert!(distance < within, "{name} is {distance:e} away where dt is {}", dt[k]);
         }
+    }
+}
+
+/// Roundings that must not add up over the frames by more than the documentation says, nor cancel.
+pub fn roundings(_: bool) {
+    let turning = Method::ALL.iter().map(|&method| roundings::turning(method));
+    for case in turning.chain([Method::Zoh, Method::Bilinear].map(roundings::fading)) {
+        // ex2.approx near 1 is not as often too large as too small; complex bilinear does without.
+        let within = match (case.problem.complex, case.problem.method) {
+            (true, Method::Bilinear) => 8e-6,
+            (true, _) => 5e-5,
+            (false, Method::Bilinear) => 1e-4,
+            (false, _) => 1e-5,
+        };
+        let expected = naive::forward(&case.problem, case.inputs());
+        let distance = crate::support::distance(&case.forward(forward).y, &expected.y);
+        assert!(distance < within, "y is {distance:e} away, allowed {within:e}: {}", case.name);
+    }
+    for case in [roundings::long_sums(), roundings::whole_turns()] {
+        check(&case).unwrap_or_else(|words| panic!("{words}"));
     }
 }
 
@@ -171,7 +191,7 @@ pub fn check_y(case: &Case) -> Result<(), String> {
     compare_outputs(case, &on_device.outputs(), &expected)
 }
 
-pub fn checkpoints(quick: bool) {
+pub fn boundary_states(quick: bool) {
     let limits = random::Limits { seq: 700, ..random::SMALL };
     run_random(if quick { 4 } else { 40 }, random::cases(&ELEMENTS, limits), check_kept);
     // Long enough for memory to be bounded, so with other distances between the states that are kept, and with segments that begin within

@@ -65,10 +65,11 @@ const TESTS: &[Test] = &[
     ("unusual shapes", false, true, unusual::shapes),
     ("copied tiles", true, true, unusual::copied_tiles),
     ("relays", true, true, unusual::relays),
-    ("checkpoints", true, true, correctness::checkpoints),
+    ("boundary states", true, true, correctness::boundary_states),
     ("a sequence cut in two", true, true, correctness::cut_in_two),
     ("packed rows", true, true, correctness::packed),
     ("softplus", true, false, correctness::softplus),
+    ("roundings", true, false, correctness::roundings),
     ("steps", true, false, correctness::steps),
     ("reverse", true, false, correctness::reverse),
     ("slices of a batch", false, false, correctness::slices),
@@ -167,7 +168,8 @@ fn main() {
     assert!(failed.is_empty(), "failed: {failed:?}");
     let write = |figures: &[figures::Figure]| {
         if let Some(file) = &record_file {
-            std::fs::write(file, record::record(&passed, figures)).expect("the record can be written");
+            std::fs::write(file, format!("{:#}\n", record::record(&passed, figures)))
+                .expect("the record can be written");
         }
     };
     // Before the figures too: a run that is cut off there has passed.

@@ -86,7 +86,7 @@ pub struct OnDevice {
     outputs: Outputs<Memory>,
     gradients: Gradients<Memory>,
     workspaces: [Memory; 3],
-    checkpoints: Memory,
+    boundary_states: Memory,
     pub stream: CUstream,
 }
 
@@ -105,14 +105,14 @@ impl OnDevice {
         let workspace = |pass| Memory::new(device().workspace_bytes(problem, pass));
         Self {
             inputs: case.inputs().map(|_, bytes| Memory::of(bytes)),
-            output_gradients: case.gradients().map(|_, bytes| Memory::of(bytes)),
+            output_gradients: case.output_gradients().map(|_, bytes| Memory::of(bytes)),
             outputs: Outputs { y: bytes("y"), final_state: Some(bytes("final_state")) },
             gradients: case.inputs().differentiable().map(|name, _| match name {
                 "x" | "dt" => shifted(name),
                 _ => bytes(name),
             }),
-            workspaces: [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints].map(workspace),
-            checkpoints: Memory::new(cuda::checkpoint_bytes(problem)),
+            workspaces: [Pass::Forward, Pass::Backward, Pass::BackwardFromBoundaryStates].map(workspace),
+            boundary_states: Memory::new(cuda::boundary_bytes(problem)),
             stream: result::stream::create(result::stream::StreamKind::NonBlocking).unwrap(),
             case,
         }
@@ -137,7 +137,7 @@ impl OnDevice {
                 &self.case.problem,
                 self.inputs.as_ref().map(address),
                 self.outputs.as_ref().map(address),
-                keep.then_some(self.checkpoints.address),
+                keep.then_some(self.boundary_states.address),
                 self.workspaces[0].address,
             )
         }
@@ -153,7 +153,7 @@ impl OnDevice {
                 self.inputs.as_ref().map(address),
                 self.output_gradients.as_ref().map(address),
                 self.gradients.as_ref().map(address),
-                kept.then_some(self.checkpoints.address),
+                kept.then_some(self.boundary_states.address),
                 self.workspaces[if kept { 2 } else { 1 }].address,
             )
         }

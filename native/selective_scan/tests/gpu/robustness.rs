@@ -175,7 +175,7 @@ pub fn not_a_number(_: bool) {
             tensor[at..at + 4].copy_from_slice(&(value as f32).to_ne_bytes());
             let (outputs, gradients) = (case.forward(forward), case.backward(backward));
             let (expected, of_gradients) =
-                naive::forward_and_backward(&case.problem, case.inputs(), case.gradients());
+                naive::forward_and_backward(&case.problem, case.inputs(), case.output_gradients());
             let got = outputs.iter().chain(gradients.iter());
             for ((tensor, got), (_, expected)) in got.zip(expected.iter().chain(of_gradients.iter())) {
                 for (got, expected) in got.iter().zip(expected) {
@@ -228,7 +228,7 @@ fn sequences_keep_it_to_themselves() {
         // The last sequence of the first row.
         let before = (seq - 1) / FRAMES * FRAMES;
         let of_frames = |width: usize| before * width * element.size()..seq * width * element.size();
-        case.gradients.dy[of_frames(dim)].fill(0xff);
+        case.output_gradients.dy[of_frames(dim)].fill(0xff);
         case.inputs.c[of_frames(state)].fill(0xff);
         let with_nan = case.backward(backward);
         let same = |with_nan: &[f64], finite: &[f64]| with_nan[..before * dim] == finite[..before * dim];

@@ -22,8 +22,8 @@ pub fn kernels(problem: &Problem) -> [(&'static str, f64); 3] {
     let forward = replay(&case, calls, || case.enqueue_forward(false).unwrap());
     let backward = replay(&case, calls, || case.enqueue_backward(false).unwrap());
     case.enqueue_forward(true).unwrap();
-    let from_checkpoints = replay(&case, calls, || case.enqueue_backward(true).unwrap());
-    [("forward", forward), ("backward", backward), ("backward from checkpoints", from_checkpoints)]
+    let from_boundary_states = replay(&case, calls, || case.enqueue_backward(true).unwrap());
+    [("forward", forward), ("backward", backward), ("backward from boundary states", from_boundary_states)]
 }
 
 /// A forward pass from and to host memory of either kind.
@@ -123,7 +123,7 @@ fn long_case(problem: &Problem) -> Case {
     Case {
         name: few.name.clone(),
         inputs,
-        gradients: few.gradients.as_ref().map(cycle),
+        output_gradients: few.output_gradients.as_ref().map(cycle),
         problem: problem.clone(),
     }
 }

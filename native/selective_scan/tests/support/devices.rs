@@ -77,6 +77,6 @@ pub fn walks_forward(device: &Properties, problem: &Problem, program: Program) -
 
 /// What a device wants compiled for a problem, for all its passes; some of it several times.
 pub fn kernels(device: Properties, problem: &Problem) -> impl Iterator<Item = Configuration> {
-    let passes = [Pass::Forward, Pass::Backward, Pass::BackwardFromCheckpoints];
+    let passes = [Pass::Forward, Pass::Backward, Pass::BackwardFromBoundaryStates];
     passes.into_iter().flat_map(move |pass| configurations(&device, problem, pass))
 }

@@ -15,7 +15,7 @@ pub struct Golden {
     pub name: String,
     pub options: Options,
     inputs: Inputs<Tensor>,
-    gradients_in: OutputGradients<Tensor>,
+    output_gradients: OutputGradients<Tensor>,
     pub outputs: Outputs<Vec<f64>>,
     pub gradients: Gradients<Vec<f64>>,
 }
@@ -35,7 +35,7 @@ impl Golden {
         Case {
             name: format!("{} {element}", self.name),
             inputs: self.inputs.as_ref().map(rounded),
-            gradients: self.gradients_in.as_ref().map(rounded),
+            output_gradients: self.output_gradients.as_ref().map(rounded),
             problem,
         }
     }
@@ -77,7 +77,7 @@ fn read(tensors: &SafeTensors<'_>, name: &str, options: &str) -> Golden {
             ..Options::default()
         },
         inputs: Inputs::by_name(|key| Ok(find("in", key)), missing).unwrap(),
-        gradients_in: OutputGradients::by_name(|key| Ok(find("in", key)), missing).unwrap(),
+        output_gradients: OutputGradients::by_name(|key| Ok(find("in", key)), missing).unwrap(),
         outputs: Outputs::by_name(|key| Ok(values_of("out", key)), missing).unwrap(),
         gradients: Gradients::by_name(|key| Ok(values_of("grad", key)), missing).unwrap(),
     }

@@ -60,7 +60,8 @@ impl Scan {
 
         let whole = case.backward(self.backward);
         let second = parts[1].backward(self.backward);
-        parts[0].gradients.dfinal_state = second.initial_state.as_ref().map(|state| encode(states, state));
+        parts[0].output_gradients.dfinal_state =
+            second.initial_state.as_ref().map(|state| encode(states, state));
         let first = parts[0].backward(self.backward);
         let added = both(first, second, |name, first, second| match name {
             "initial_state" => first.clone(),
@@ -105,7 +106,7 @@ impl Scan {
             alone.inputs.seq_idx = None;
             alone.problem.initial_state = i == starts && p.initial_state;
             alone.inputs.initial_state = alone.inputs.initial_state.filter(|_| i == starts);
-            alone.gradients.dfinal_state = alone.gradients.dfinal_state.filter(|_| i == ends);
+            alone.output_gradients.dfinal_state = alone.output_gradients.dfinal_state.filter(|_| i == ends);
             let outputs = alone.forward(self.forward);
             for (frame, &t) in run.iter().enumerate() {
                 put(&mut y, &select(&outputs.y, &alone.problem, &[frame]), p, t);

@@ -8,6 +8,7 @@ pub mod nvrtc;
 pub mod packing;
 pub mod random;
 pub mod registry;
+pub mod roundings;
 pub mod time;
 
 use selective_scan::naive::{decode, encode};
@@ -53,7 +54,7 @@ pub struct Case {
     pub name: String,
     pub problem: Problem,
     pub inputs: Inputs<Vec<u8>>,
-    pub gradients: OutputGradients<Vec<u8>>,
+    pub output_gradients: OutputGradients<Vec<u8>>,
 }
 
 impl std::fmt::Debug for Case {
@@ -67,8 +68,8 @@ impl Case {
         self.inputs.as_ref().map(|_, bytes| &bytes[..])
     }
 
-    pub fn gradients(&self) -> OutputGradients<&[u8]> {
-        self.gradients.as_ref().map(|_, bytes| &bytes[..])
+    pub fn output_gradients(&self) -> OutputGradients<&[u8]> {
+        self.output_gradients.as_ref().map(|_, bytes| &bytes[..])
     }
 
     /// Packs its rows with sequences of so many frames; the last of a row may be shorter.
@@ -118,7 +119,7 @@ impl Case {
         backward(
             &self.problem,
             self.inputs(),
-            self.gradients(),
+            self.output_gradients(),
             gradients.as_mut().map(|_, bytes| &mut bytes[..]),
         )
         .unwrap();

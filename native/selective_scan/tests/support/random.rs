@@ -158,11 +158,11 @@ pub fn case(problem: Problem, seed: u64) -> Case {
         initial_state: p.initial_state.then(|| normal(&mut random, "initial_state", 1.0)),
         seq_idx: p.seq_idx.then(|| encode(ElementType::S32, &seq_idx)),
     };
-    let gradients = OutputGradients {
+    let output_gradients = OutputGradients {
         dy: normal(&mut random, "dy", 1.0),
         dfinal_state: seed.is_multiple_of(2).then(|| normal(&mut random, "dfinal_state", 1.0)),
     };
-    Case { name: format!("{problem:?} seed {seed}"), problem, inputs, gradients }
+    Case { name: format!("{problem:?} seed {seed}"), problem, inputs, output_gradients }
 }
 
 /// The same of f32, but all that flows into states and their gradients is zero; rates and steps are such that else both would grow
@@ -173,8 +173,8 @@ pub fn growing_from_zero(problem: Problem, dt: f64) -> Case {
     case.inputs.a = of(1.0, &case.inputs.a);
     case.inputs.dt = of(dt, &case.inputs.dt);
     case.inputs.x.fill(0);
-    case.gradients.dy.fill(0);
-    if let Some(gradient) = &mut case.gradients.dfinal_state {
+    case.output_gradients.dy.fill(0);
+    if let Some(gradient) = &mut case.output_gradients.dfinal_state {
         gradient.fill(0);
     }
     case

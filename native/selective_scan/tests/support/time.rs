@@ -35,7 +35,7 @@ impl Case {
             name: self.name.clone(),
             problem: Problem { seq: order.len(), ..self.problem.clone() },
             inputs: self.inputs.as_ref().map(pick),
-            gradients: self.gradients.as_ref().map(pick),
+            output_gradients: self.output_gradients.as_ref().map(pick),
         }
     }
 }

@@ -85,8 +85,9 @@ pub struct BackwardPlan {
     pub joins_adjoints: bool,
     /// Frames of every segment but the last whose sums of dB and dC have room in the workspace ([`BackwardPlan::last_in_workspace`]).
     pub piece: usize,
-    /// Whether sums of dA have no room of their own, and are reduced with each piece: those of the last lie where its block has found
-    /// the gradients after it, those of others where the last leaves sums of dB and dC, which the others leave in gradients.
+    /// Whether sums of dA have no memory of their own, and are reduced with each piece. Those of the piece that is walked last lie where
+    /// its blocks have read the gradients after it; those of the others in the workspace that the last leaves its sums of dB and dC in,
+    /// as the others leave theirs in gradients.
     pub da_borrows: bool,
     /// Rows that a thread block walks in turn.
     pub rows_per_block: usize,
@@ -150,7 +151,7 @@ impl BackwardPlan {
     /// states and what each pass carries from piece to piece is within the bound on memory; else one alone. Until the first
     /// that walk together come to a frame, its gradients are written by nobody.
     pub fn passes_together(&self, problem: &Problem, pass: Pass) -> usize {
-        let states_kept = pass == Pass::BackwardFromCheckpoints;
+        let states_kept = pass == Pass::BackwardFromBoundaryStates;
         let passes = passes(problem, self.layout.slots());
         let carried = || measure_backward(problem, self, pass, passes).carried;
         let fit = || problem.seq < BOUNDED_FROM || carried() <= most_carried(problem);
@@ -227,10 +228,10 @@ impl BackwardPlan {
         share.max(room).min(left)
     }
 
-    /// Frames of the last segment that a piece in the workspace has at most. Where it begins is rounded by half a
-    /// tile. It ends where the launch before it begins, which for want of room in gradients may be later than its share: by less than a
-    /// tile, and by s of what the launch before that began too late, with s the share of sums in a frame and its sums; in all by less
-    /// than 1 + s + s² … = 1 + sums / frame tiles.
+    /// Frames of the last segment that a piece in the workspace has at most. Its first frame is rounded by half a tile. Its end is the
+    /// first frame of the launch before, which for want of room in gradients may lie behind its share: by less than a tile, and by s times
+    /// what that launch's own end lies behind, with s = sums / (frame + sums) in bytes of a frame; in all by less than
+    /// 1 + s + s² … = 1 + sums / frame tiles.
     pub fn last_in_workspace(&self, problem: &Problem) -> usize {
         if !self.ends_short(problem) {
             return self.piece;
@@ -255,6 +256,39 @@ pub struct Piece {
     pub last_frames: usize,
     /// Whether the sums of dB and dC wait in the gradients of the frames before it.
     pub in_gradients: bool,
+}
+
+/// Segments beyond which a device, which has so many blocks at a time, is full.
+fn most_segments(problem: &Problem, layout: &Layout, chunk: usize, full: usize) -> usize {
+    let blocks = problem.batch * blocks(problem, layout);
+    (2 * full).div_ceil(blocks).min(problem.seq.div_ceil(chunk))
+}
+
+/// Frames that segments may have before a short one, whole tiles or chunks: as many as fill the device but for some places, in which
+/// the short ones take turns, and end with the others. Adjoints are walked alone for fewer frames so, and no wave of blocks is nearly
+/// empty.
+fn segments_before_short(
+    problem: &Problem,
+    layout: &Layout,
+    chunk: usize,
+    full: usize,
+) -> impl Iterator<Item = usize> {
+    let (seq, tile, of_each) = (problem.seq, layout.tile, problem.batch * blocks(problem, layout));
+    let (long, places) = (full / of_each, full % of_each);
+    // Short ones that a place walks in turn: between the mean and the most.
+    let share = of_each as f64 / places as f64;
+    let of_turns = |turns: f64| (seq as f64 / (long as f64 + turns.recip())).ceil() as usize;
+    let of_step = |step: f64| of_turns(share + (share.ceil() - share) * step / 3.0);
+    let frames = [0.0, 1.0, 2.0, 3.0].map(of_step);
+    let fits = move |segment: &usize| {
+        let last = seq.saturating_sub(long * segment);
+        last > 0 && is_short(last, *segment)
+    };
+    // No more segments than chunks, as where all are alike: a row of one chunk has no marks for several.
+    let may = (1..seq.div_ceil(chunk)).contains(&long);
+    let whole = |frames: usize| [tile, chunk].map(|unit| frames.next_multiple_of(unit));
+    let all: BTreeSet<_> = frames.into_iter().flat_map(whole).filter(|_| may).filter(fits).collect();
+    all.into_iter()
 }
 
 /// Bytes of the sequences that flow into the backward pass, a frame and channel.
@@ -408,7 +442,7 @@ impl Properties {
     fn plan_backward(&self, problem: &Problem, aligned: bool) -> BackwardPlan {
         let bounded = problem.seq >= BOUNDED_FROM;
         let warps = if bounded { &BACKWARD_WARPS[..] } else { &BACKWARD_WARPS[..1] };
-        let chunk = checkpoint_interval(problem);
+        let chunk = boundary_interval(problem);
 
         // First what exceeds the bound on memory, then the time.
         let mut best: Option<((usize, f64), BackwardPlan)> = None;
@@ -420,10 +454,11 @@ impl Properties {
             for layout in warps.filter_map(|warps| self.layout_back(problem, lanes, warps, chunk)) {
                 let own = Problem { state: problem.state.min(layout.slots()), ..problem.clone() };
                 let states = StatesPlan::Summaries(self.summary_layout(&own, chunk));
-                let most = self.most_segments(problem, &layout, chunk);
+                let full = self.full(problem, &layout, chunk);
+                let most = most_segments(problem, &layout, chunk, full);
                 let may_borrow =
                     aligned && depends_on_alignment(problem) && !has_several_passes(problem, &layout);
-                let before_short = self.segments_before_short(problem, &layout, chunk);
+                let before_short = segments_before_short(problem, &layout, chunk, full);
                 for segment in segments(problem.seq, chunk, layout.tile, most).chain(before_short) {
                     let deal = |da_borrows| self.deal(problem, layout, states, chunk, segment, da_borrows);
                     let borrowing = may_borrow.then(|| deal(true));
@@ -463,43 +498,8 @@ impl Properties {
             .then(|| StatesPlan::Forward { layout, relay: relay.filter(|relay| is_one_pass(&relay.layout)) })
     }
 
-    /// Segments beyond which a device is full.
-    fn most_segments(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
-        let blocks = problem.batch * blocks(problem, layout);
-        let full = self.full(problem, layout, chunk);
-        (2 * full).div_ceil(blocks).min(problem.seq.div_ceil(chunk))
-    }
-
-    /// Frames that segments may have before a short one, whole tiles or chunks: as many as fill the device but for some places, in which
-    /// the short ones take turns, and end with the others. Adjoints are walked alone for fewer frames so, and no wave of blocks is nearly
-    /// empty.
-    fn segments_before_short(
-        &self,
-        problem: &Problem,
-        layout: &Layout,
-        chunk: usize,
-    ) -> impl Iterator<Item = usize> {
-        let (seq, tile, of_each) = (problem.seq, layout.tile, problem.batch * blocks(problem, layout));
-        let full = self.full(problem, layout, chunk);
-        let (long, places) = (full / of_each, full % of_each);
-        // Short ones that a place walks in turn: between the mean and the most.
-        let share = of_each as f64 / places as f64;
-        let of_turns = |turns: f64| (seq as f64 / (long as f64 + turns.recip())).ceil() as usize;
-        let of_step = |step: f64| of_turns(share + (share.ceil() - share) * step / 3.0);
-        let frames = [0.0, 1.0, 2.0, 3.0].map(of_step);
-        let fits = move |segment: &usize| {
-            let last = seq.saturating_sub(long * segment);
-            last > 0 && is_short(last, *segment)
-        };
-        // No more segments than chunks, as where all are alike: a row of one chunk has no marks for several.
-        let may = (1..seq.div_ceil(chunk)).contains(&long);
-        let whole = |frames: usize| [tile, chunk].map(|unit| frames.next_multiple_of(unit));
-        let all: BTreeSet<_> = frames.into_iter().flat_map(whole).filter(|_| may).filter(fits).collect();
-        all.into_iter()
-    }
-
     /// Blocks of the walk back that the device has at a time.
-    pub(super) fn full(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
+    fn full(&self, problem: &Problem, layout: &Layout, chunk: usize) -> usize {
         self.multiprocessors * self.resident(problem, layout, chunk / layout.tile)
     }
 
@@ -676,7 +676,7 @@ fn lanes_of(problem: &Problem) -> &'static [usize] {
 
 /// Frames from one state that is kept to the next, which are those of a chunk of the backward pass: the same for any batch and
 /// dim, so that a program may be cut over devices, or vectorized (docs/xla.md).
-pub(in crate::cuda) fn checkpoint_interval(problem: &Problem) -> usize {
+pub(in crate::cuda) fn boundary_interval(problem: &Problem) -> usize {
     let lanes = lanes_of(problem)[0];
     if problem.seq <= LONGEST_ALONE {
         return problem.seq.next_power_of_two().max(2 * SPAN);

@@ -73,12 +73,13 @@ const FRAMES_THROUGH_REGISTERS: usize = 8;
 const WALK_WITH_4_LANES: Walk = Walk::new(4800.0, 32.7, 40.1);
 const WALK_WITH_2_LANES: Walk = Walk::new(4610.0, 28.8, 75.5);
 const WALK_OF_SHORT_ROW: Walk = Walk::new(3250.0, 44.3, 39.6);
-/// Of the latter: how many times as long take frames that a tile leaves over, which are walked by spans of as many as there are lanes; and
-/// what it takes to read code for the first time that is long.
+/// Of the latter: how many times as long frames take that the tiles leave over, which are walked by spans of as many frames as there are
+/// lanes; and what it takes to read a kernel's code, where that is long, for the first time.
 const LEFT_OVER: f64 = 1.5;
 const READING_LONG_CODE: f64 = 1400.0;
-/// So many times as long take walks with a gain of their own, through registers by the most lanes, where rows are long; 16 bits that each
-/// lane takes apart; and, where a warp is alone, rk4's polynomials, and walks with a gain of their own in tiles with marks.
+/// How many times as long these take: walks with a gain of their own, through registers by the most lanes, where rows are long; elements
+/// of 16 bits that each lane takes apart; and, where a warp is alone on its scheduler, rk4's polynomials, and walks with a gain of their own
+/// in tiles with marks.
 const OF_GAINS_IN_MOST_LANES: f64 = 0.91;
 const TAKING_APART: f64 = 1.2;
 const CHAINED: f64 = 1.5;
@@ -246,7 +247,7 @@ impl Properties {
             let each = self.adjoints(problem, plan, together) + sums / self.multiprocessors as f64;
             together as f64 * first + (passes - together) as f64 * later + passes as f64 * each
         };
-        match plan.passes_together(problem, Pass::BackwardFromCheckpoints) {
+        match plan.passes_together(problem, Pass::BackwardFromBoundaryStates) {
             1 => clocks(1),
             together => 0.5 * (clocks(1) + clocks(together)),
         }
@@ -282,7 +283,7 @@ impl Properties {
         // A short last segment is walked by several blocks in turn, in the places that the others leave; those that are left when these
         // end have the device to themselves.
         let last = segments - 1;
-        let places = self.full(problem, &layout, plan.chunk).saturating_sub(last * of_each);
+        let places = (self.multiprocessors * resident).saturating_sub(last * of_each);
         let takes_turns = plan.ends_short(problem) && places > 0;
         let of_full = frame.side_by_side(resident * layout.warps);
         let alone = frame.side_by_side(places.div_ceil(self.multiprocessors) * layout.warps);

@@ -3,7 +3,7 @@
 use std::iter::successors;
 use std::ops::Range;
 
-use super::backward::{LONGEST_ALONE, checkpoint_interval};
+use super::backward::{LONGEST_ALONE, boundary_interval};
 use super::configurations::{MOST_JOINED, blocks_wanted};
 use super::{
     Chunks, Layout, Properties, RESERVED_SHARED, blocks, changes_dt, changes_elements, decay_by_sum,
@@ -591,7 +591,7 @@ impl Properties {
 
     /// Plans the forward pass.
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
-        let interval = checkpoint_interval(problem);
+        let interval = boundary_interval(problem);
         let in_rounds = || self.forward_keeping(problem, interval, MOST_ROUNDS);
         // Tiles that the device copies are walked once in a pass, which does not pay where those with marks are walked by many
         // operations (H200).

@@ -10,7 +10,7 @@ use super::arguments::passes;
 use crate::{Coefficients, Method, Problem, Projection};
 
 pub use backward::{BackwardPlan, Piece, StatesPlan};
-pub(super) use backward::{checkpoint_interval, depends_on_alignment};
+pub(super) use backward::{boundary_interval, depends_on_alignment};
 pub use configurations::Configurations;
 pub(super) use configurations::{PARTS_AT_ONCE, ROW_THREADS};
 pub use forward::{Bulk, ForwardPlan, Pieces, Relay};
