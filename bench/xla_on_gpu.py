@@ -25,31 +25,18 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 import jax
 import jax.numpy as jnp
 
-from peers.jax_recurrence import associative
-from peers.registry import REGISTRY
+from peers.jax_recurrence import associative, inputs
+from peers.registry import SHAPES
 from selective_scan_jax import selective_scan
 
 # The others keep JAX's scan, which holds every state of every frame, busy for minutes.
 NAMES = ("realtime", "one game", "profile", "vision")
-SHAPES = {s["name"]: (s["batch"], s["seq"], s["dim"]) for s in REGISTRY["shapes"] if s["name"] in NAMES}
-STATE = 16
+STATE = 16  # of the block
 IN_A_ROW, IN_A_PROGRAM = 100, (4, 12)
 
 
 def ours(x, dt, a, b, c):
     return selective_scan(x, dt, a, b, c)
-
-
-def inputs(batch, seq, dim):
-    keys = jax.random.split(jax.random.key(0), 5)
-    normal = lambda key, *shape: jax.random.normal(key, shape)
-    return (
-        normal(keys[0], batch, seq, dim),
-        jax.random.uniform(keys[1], (batch, seq, dim), minval=0.001, maxval=0.1),
-        -jnp.exp(normal(keys[2], dim, STATE)),
-        normal(keys[3], batch, seq, STATE),
-        normal(keys[4], batch, seq, STATE),
-    )
 
 
 def times(function, arguments, seconds=1.0):
@@ -210,10 +197,10 @@ def main():
         print(f"SKIPPED: the benchmark in XLA's programs needs a GPU, and JAX sees only {device}")
         return
     print(f"{device.device_kind}, {device.platform}, JAX {jax.__version__}")
-    call, row = times(lambda *v: v[0] + 1, inputs(1, 60, 512))
+    call, row = times(lambda *v: v[0] + 1, inputs(SHAPES["one game"]))
     print(f"a call of JAX that adds 1: {call:.1f} µs; in a row {row:.1f} µs", flush=True)
-    for name, shape in SHAPES.items():
-        arguments = inputs(*shape)
+    for name in NAMES:
+        arguments = inputs(SHAPES[name])
         for passes in (forward, forward_and_backward):
             measured = []
             for scan in (ours, associative):
@@ -223,7 +210,7 @@ def main():
                     measured[-1].append(in_a_program(passes, scan, arguments))
             titles = ("call", "in a row", "on the device", "in a program")
             words = [f"{t} {m:.1f} beside {o:.1f} µs, {o / m:.1f} times" for t, m, o in zip(titles, *measured)]
-            print(f"{name} {shape} {passes.__name__.replace('_', ' ')}: {'; '.join(words)}", flush=True)
+            print(f"{name} {arguments[0].shape} {passes.__name__.replace('_', ' ')}: {'; '.join(words)}", flush=True)
     show_mamba()
     show_graphs()
 

@@ -11,9 +11,7 @@ import datetime
 import json
 import pathlib
 import re
-import statistics
 import sys
-import time
 
 import registry
 
@@ -60,15 +58,3 @@ class Results:
         """Fails where nothing at all was measured: what is installed and does not run is not skipped."""
         if not self.figures:
             sys.exit("not one figure was measured")
-
-
-def wall(call, wait, seconds=0.5):
-    """The median time of a call that is waited for."""
-    for _ in range(3):
-        wait(call())
-    times, end = [], time.perf_counter() + seconds
-    while len(times) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        wait(call())
-        times.append(1e6 * (time.perf_counter() - start))
-    return statistics.median(times)

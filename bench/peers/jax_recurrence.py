@@ -1,4 +1,4 @@
-"""The recurrence as JAX can say it: by its associative scan, by Hillis and Steele's, and one frame after another."""
+"""The recurrence as JAX can say it: by its associative scan, by Hillis and Steele's, and one frame after another; and inputs for it."""
 
 import jax
 import jax.numpy as jnp
@@ -36,3 +36,18 @@ def sequential(x, dt, a, b, c):
     h = jnp.zeros((x.shape[0], *a.shape), x.dtype)
     _, y = jax.lax.scan(step, h, tuple(m.swapaxes(0, 1) for m in (x, dt, b, c)))
     return y.swapaxes(0, 1)
+
+
+def inputs(shape):
+    """Random ones of a shape of the registry: x, dt, a, b, c."""
+    batch, seq, dim, state = (shape[axis] for axis in ("batch", "seq", "dim", "state"))
+    keys = jax.random.split(jax.random.key(0), 5)
+    normal = lambda key, *axes: jax.random.normal(key, axes)
+    uniform = lambda key, *axes: jax.random.uniform(key, axes)
+    return (
+        normal(keys[0], batch, seq, dim),
+        0.001 + 0.5 * uniform(keys[1], batch, seq, dim),
+        -(0.05 + 2 * uniform(keys[2], dim, state)),
+        normal(keys[3], batch, seq, state),
+        normal(keys[4], batch, seq, state),
+    )

@@ -2,7 +2,8 @@
 
 import os
 
-from common import SHAPES, Results, skip, wall
+from common import SHAPES, Results, skip
+from timing import wall
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 try:
@@ -13,22 +14,7 @@ except ImportError as error:
 if jax.default_backend() != "gpu":
     skip(f"JAX sees no GPU, only {jax.devices()}")
 
-from jax_recurrence import associative, hillis_steele, sequential
-
-
-def inputs(shape):
-    batch, seq, dim, state = (shape[axis] for axis in ("batch", "seq", "dim", "state"))
-    keys = jax.random.split(jax.random.key(0), 5)
-    normal = lambda key, *axes: jax.random.normal(key, axes)
-    uniform = lambda key, *axes: jax.random.uniform(key, axes)
-    return (
-        normal(keys[0], batch, seq, dim),
-        0.001 + 0.5 * uniform(keys[1], batch, seq, dim),
-        -(0.05 + 2 * uniform(keys[2], dim, state)),
-        normal(keys[3], batch, seq, state),
-        normal(keys[4], batch, seq, state),
-    )
-
+from jax_recurrence import associative, hillis_steele, inputs, sequential
 
 results = Results(f"JAX {jax.__version__}", jax.devices()[0].device_kind)
 for shape in SHAPES:

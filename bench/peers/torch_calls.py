@@ -1,7 +1,8 @@
 """Whole calls from and to pinned memory of the host by PyTorch, with the kernel in Triton in between: the inputs are
 sent, scanned, and the outputs fetched on one stream."""
 
-from common import SHAPES, skip, wall
+from common import SHAPES, skip
+from timing import wall
 
 try:
     import torch

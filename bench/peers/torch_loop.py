@@ -1,7 +1,8 @@
 """The loop in PyTorch, on the shapes that it can be waited for: eager up to 1024 frames; compiled, where every frame is
 unrolled and minutes go into the gradients, forward and up to 64. Eager comes first: a run that is cut short has it."""
 
-from common import SHAPES, skip, wall
+from common import SHAPES, skip
+from timing import wall
 
 try:
     import torch
