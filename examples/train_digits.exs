@@ -12,15 +12,13 @@ if not Code.ensure_loaded?(Axon), do: raise("this example wants Nx and Axon: mix
 
 {flags, words, unknown} = OptionParser.parse(System.argv(), strict: [epochs: :integer, backend: :string])
 
-# The same words as the environment variable takes.
-backend = flags[:backend] || "auto"
-
-if words != [] or unknown != [] or (flags[:epochs] || 1) < 1 or not (backend =~ ~r/^(auto|cpu|nx|cuda(:\d+)?)$/) do
+if words != [] or unknown != [] or (flags[:epochs] || 1) < 1 do
   IO.puts(:stderr, "flags: --epochs integer, above 0, --backend auto, cpu, cuda, cuda:1 or nx")
   System.halt(2)
 end
 
-if flags[:backend], do: System.put_env("EXPHIL_SCAN_BACKEND", backend)
+# The variable takes the same words, and every call checks them.
+if flags[:backend], do: System.put_env("EXPHIL_SCAN_BACKEND", flags[:backend])
 batch = 40
 
 load = fn file, set ->

@@ -1,6 +1,6 @@
 defmodule ExPhil.Native.Scans do
   # Calls to try things on, and distances between what comes back.
-  alias ExPhil.Native.Tensor
+  alias ExPhil.Native.{Nif, Tensor}
 
   @doc "Tensors and options of a scan over random numbers, the same for the same seed."
   def random(sizes, seed \\ 0) do
@@ -90,6 +90,29 @@ defmodule ExPhil.Native.Scans do
   def as_type(%Tensor{} = tensor, type) do
     data = for number <- numbers(tensor), into: <<>>, do: Tensor.Numbers.encode(number, type)
     Tensor.from_binary(data, type, tensor.shape)
+  end
+
+  @doc """
+  The calls of the native library, `{name, arguments}`, that a function makes. What is traced, the whole BEAM shares: for
+  tests that run alone.
+  """
+  def native_calls(fun) do
+    task = Task.async(fn -> receive(do: (:go -> fun.())) end)
+    :erlang.trace_pattern({Nif, :_, :_}, true)
+    :erlang.trace(task.pid, true, [:call])
+    send(task.pid, :go)
+    Task.await(task, :infinity)
+    :erlang.trace_pattern({Nif, :_, :_}, false)
+    delivered = :erlang.trace_delivered(task.pid)
+    receive(do: ({:trace_delivered, _pid, ^delivered} -> traced(task.pid)))
+  end
+
+  defp traced(pid) do
+    receive do
+      {:trace, ^pid, :call, {Nif, name, arguments}} -> [{name, arguments} | traced(pid)]
+    after
+      0 -> []
+    end
   end
 
   @doc "How far `got` is from `wanted`, relative to the norm of `wanted`."

@@ -44,7 +44,8 @@ if Code.ensure_loaded?(Axon) do
 
     ## Options
 
-      * `:embed_size` - features of a frame. Required. Also `:embed_dim`, as in Edifice.
+      * `:embed_size` - features of a frame. Required. Also `:embed_dim`, as in Edifice; where both are given, they are
+        equal.
 
       * `:hidden_size` - width of the residual stream. Default `256`.
 
@@ -100,7 +101,8 @@ if Code.ensure_loaded?(Axon) do
     Options are those of `build/1`, of which `:window_size` and `:dropout` have no meaning here, and
 
       * `:head` - a function from the node of the hidden state to that of the output, whatever follows `build/1` in the
-        model as trained. Default: the hidden state itself.
+        model as trained. Default: the hidden state itself. In a serving every output has to keep the axis of games,
+        the first.
 
     Under a policy of mixed precision the scan runs in f32 as ever, but Axon hands its state over in the policy's types, rounded
     from frame to frame.
@@ -249,8 +251,10 @@ if Code.ensure_loaded?(Axon) do
         |> Axon.dense(50_280, name: "head", use_bias: false)
 
     Raises `ArgumentError` where the file holds no such layers, or lacks a tensor of them or `norm_f`, or holds layers of which
-    more is known there than here, as those of Mamba-2, and as `ExPhil.Native.Tensor.load_safetensors/1` does. A Falcon-Mamba is read
-    and computes something else: it norms B, C and dt, of which its file says nothing.
+    more is known there than here, as those of Mamba-2; where a weight is there twice, in two files or by two of these
+    names, or is not of floating point, as in a quantized checkpoint; and as
+    `ExPhil.Native.Tensor.load_safetensors/1` does. A Falcon-Mamba is read and computes something else: it norms B, C and
+    dt, of which its file says nothing.
     """
     @spec load_safetensors(Path.t() | [String.t(), ...]) :: %{String.t() => %{String.t() => Nx.Tensor.t()}}
     def load_safetensors(path), do: Weights.load(path)

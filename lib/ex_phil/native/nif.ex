@@ -5,6 +5,7 @@ defmodule ExPhil.Native.Nif do
 
   @on_load :load
   @load_error {__MODULE__, :load_error}
+  @purge "restart the VM, or :code.purge(#{inspect(__MODULE__)}) and load it again"
 
   def load do
     path = Path.join(priv_dir(), "native/selective_scan_nif")
@@ -16,14 +17,21 @@ defmodule ExPhil.Native.Nif do
         :persistent_term.erase(@load_error)
         :ok
 
-      # The module is being loaded again while it is in use. Refused, it goes on with the code and the library it has.
+      # The module is being loaded again, and the library belongs to the code that was there.
       {:error, {:upgrade, _}} = refused ->
-        refused
+        # Refused, it goes on with the code and the library it has. Where that has been deleted (`recompile()`), there would be
+        # no code at all.
+        if :erlang.module_loaded(__MODULE__), do: refused, else: without("it belongs to deleted code", @purge)
 
       {:error, {_, words}} ->
-        :persistent_term.put(@load_error, {:error, {:unavailable, unavailable(words)}})
-        :ok
+        without(words, "run `mix compile --force` in exphil_native where cargo is on the path")
     end
+  end
+
+  defp without(why, remedy) do
+    reason = "the native library is not loaded: #{why}; #{remedy}"
+    :persistent_term.put(@load_error, {:error, {:unavailable, reason}})
+    :ok
   end
 
   # Outside of an application (an archive, a module loaded by hand) there is no priv/ to be asked for.
@@ -53,9 +61,4 @@ defmodule ExPhil.Native.Nif do
   def zeros(_size), do: loaded()
   def xla_register, do: loaded()
   def xla_scratch(_platform, _problem), do: loaded()
-
-  defp unavailable(words) do
-    remedy = "run `mix compile --force` in exphil_native where cargo is on the path"
-    "the native library is not loaded: #{words}; #{remedy}"
-  end
 end

@@ -102,7 +102,11 @@ defmodule ExPhil.Native.SelectiveScan do
   $y = 2 Re Σ_n C h$, as in mamba_ssm.
 
   The scan itself runs in `f32`, in `f64` where `x` is `f64`. The same call gives the same bits on the same device,
-  forward and backward, however many threads there are.
+  forward and backward, however many threads there are. Outputs in `f32` are 2e-6 of their norm away from exact ones, gradients
+  1e-5; more where a row is so long, and decays so little, that roundings of its decays add up: with Δ the same in every
+  frame, 5e-5 after 20,000 frames of $z$ = -1e-3. On CUDA decays near 1 are rounded the same way in more frames than the other
+  way, whatever Δ is: after 20,000 frames of Re $z$ from -5e-5 to -5e-4 outputs are up to 1e-5 away for real $A$, 5e-5 for complex
+  $A$, 1e-4 for `:bilinear` of real $A$; on the CPU below 1e-5.
 
   ## Backends
 
@@ -402,9 +406,9 @@ defmodule ExPhil.Native.SelectiveScan do
   end
 
   @doc """
-  Which backend a scan of these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`; a step, where `x` is
-  `{batch, dim}`. Nothing is computed, and no numbers are fetched. The backward pass, which is longer, is worth a transfer
-  sooner.
+  Which backend a scan of these arguments takes, and why: `{:cpu | :nx | {:cuda, ordinal}, reason}`; a step, with the options
+  of a step, where `x` is `{batch, dim}`. Nothing is computed, and no numbers are fetched. The backward pass, which is longer,
+  is worth a transfer sooner.
 
   Raises where the call is wrong, where a tensor is an expression in `defn` or vectorized, and where the backend that was
   asked for has no device or no library here. Whether a device can have its kernels is seen when it scans.
@@ -426,7 +430,7 @@ defmodule ExPhil.Native.SelectiveScan do
   @doc type: :machine
   @spec backend_for(tensor, tensor, tensor, tensor, tensor, keyword) :: {backend, String.t()}
   def backend_for(x, dt, a, b, c, opts \\ []) do
-    Call.backend({x, dt, a, b, c}, Options.read!(opts, :scan))
+    Call.backend({x, dt, a, b, c}, opts)
   end
 
   @doc """

@@ -11,14 +11,15 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
     * `--profile-ops` - the functions, by `:zoh`: `scan/6`, `scan_for_backward/6`, `backward/7`, `step/7`.
     * `--profile-scan` - `scan/6` by every method.
 
-  With neither of the two, both. Times are of whole calls from Elixir, from and to memory of the BEAM, in microseconds:
-  mean, standard deviation, least, median and 99th percentile; throughput is frames (batch times seqlen, in a step batch)
-  a second by the mean. Nx takes part where its default backend is a compiled one.
+  With neither of the two, both; `--no-profile-ops` and `--no-profile-scan` leave one out. Times are of whole calls from
+  Elixir, from and to memory of the BEAM, in microseconds: mean, standard deviation, least, median and 99th percentile;
+  throughput is frames (batch times seqlen, in a step batch) a second by the mean. Nx takes part where its default backend
+  is a compiled one.
   """
   use Mix.Task
 
   alias ExPhil.Native.SelectiveScan.{Options, Timing}
-  alias ExPhil.Native.{SelectiveScan, Tensor}
+  alias ExPhil.Native.{Error, SelectiveScan, Tensor}
 
   @switches [
     batch: :integer,
@@ -48,13 +49,17 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
 
     sizes = Map.merge(Map.new(@sizes), Map.new(flags))
     inputs = inputs(sizes)
-    both? = !(sizes[:profile_ops] || sizes[:profile_scan])
 
     Mix.shell().info("batch #{sizes.batch}, seq #{sizes.seqlen}, dim #{sizes.dim}, state #{sizes.dstate}, f32; µs")
     if not compiled_nx?(), do: Mix.shell().info("nx is left out: there is no compiled backend of Nx")
-    if both? or sizes[:profile_ops], do: table("function", sizes, operations(inputs))
-    if both? or sizes[:profile_scan], do: table("method", sizes, methods(inputs))
+    if wanted?(flags, :profile_ops), do: table("function", sizes, operations(inputs))
+    if wanted?(flags, :profile_scan), do: table("method", sizes, methods(inputs))
+  rescue
+    error in Error -> Mix.raise(error.message)
   end
+
+  # Where nothing is said of a table, it is wanted unless another is.
+  defp wanted?(flags, table), do: Keyword.get(flags, table, true not in Keyword.values(flags))
 
   # `{name, frames, function of the backend}`
   defp operations(%{x: x, dt: dt, a: a, b: b, c: c, now: now, state: state} = inputs) do
@@ -118,6 +123,9 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
         c: fill({batch, state}, -1.0, 1.0)
       }
     }
+  rescue
+    # Sizes that no memory has addresses for.
+    error in ArgumentError -> Mix.raise(error.message)
   end
 
   # Random numbers over and over: the scan takes as long for all of them.

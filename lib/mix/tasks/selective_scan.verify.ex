@@ -23,8 +23,8 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
   """
   use Mix.Task
 
-  alias ExPhil.Native.SelectiveScan
-  alias ExPhil.Native.SelectiveScan.{Options, Verify}
+  alias ExPhil.Native.{Error, SelectiveScan}
+  alias ExPhil.Native.SelectiveScan.{Backend, Options, Verify}
 
   @requirements ["app.start"]
 
@@ -43,28 +43,31 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
       "One input of batch #{batch}, seq #{seq}, dim #{dim}, state #{state} in f32; #{length(labels())} variants."
     )
 
-    results = for backend <- backends, do: {backend, Verify.results(backend, input)}
+    report(for backend <- backends, do: {backend, Verify.results(backend, input)})
+  rescue
+    error in Error -> Mix.raise(error.message)
+  end
+
+  # Of the results by their backends.
+  @doc false
+  def report(results) do
     of_methods = for {backend, of_backend} <- results, kind <- @kinds, do: methods(backend, of_backend, kind)
-    of_series = for backend <- backends, do: series(backend)
+    of_series = for {backend, _results} <- results, do: series(backend)
     of_backends = for [one, other] <- pairs(results), kind <- @kinds, do: backends(one, other, kind)
-    summary(backends, List.flatten([of_methods, of_series, of_backends]))
+    summary(for({backend, _results} <- results, do: backend), List.flatten([of_methods, of_series, of_backends]))
   end
 
   defp backends(args) do
     case OptionParser.parse(args, strict: [backend: :keep]) do
       {[], [], []} -> if SelectiveScan.cuda_available?(), do: [:cpu, :cuda], else: [:cpu]
-      {options, [], []} -> for {:backend, name} <- options, do: backend(name)
+      {options, [], []} -> Enum.uniq(for {:backend, name} <- options, do: backend(name))
       {_, rest, wrong} -> Mix.raise("expected --backend cpu, cuda or cuda:N, got: #{inspect(rest ++ wrong)}")
     end
   end
 
-  defp backend("cpu"), do: :cpu
-  defp backend("cuda"), do: :cuda
-
   defp backend(name) do
-    with "cuda:" <> ordinal <- name, {ordinal, ""} when ordinal >= 0 <- Integer.parse(ordinal) do
-      {:cuda, ordinal}
-    else
+    case Backend.parse(name) do
+      {:ok, backend} when backend not in [:auto, :nx] -> backend
       _ -> Mix.raise("expected --backend cpu, cuda or cuda:N, got: #{name}")
     end
   end

@@ -3,7 +3,7 @@ if Code.ensure_loaded?(Axon) do
     use ExUnit.Case, async: true
     doctest ExPhil.Native.Layers
 
-    alias ExPhil.Native.Layers
+    alias ExPhil.Native.{Layers, SelectiveScan}
 
     @parameters %{
       "ssm" => %{
@@ -14,11 +14,26 @@ if Code.ensure_loaded?(Axon) do
     }
 
     # What the layer gives for these inputs, by their names.
-    defp predict(inputs, opts \\ []) do
+    defp predict(inputs, opts \\ [], layer \\ &Layers.selective_scan/2) do
       nodes = for {name, tensor} <- inputs, into: %{}, do: {name, node(name, tensor)}
-      model = Layers.selective_scan(nodes, [name: "ssm"] ++ opts)
+      model = with {y, state} <- layer.(nodes, [name: "ssm"] ++ opts), do: Axon.container({y, state})
       Axon.predict(model, Axon.ModelState.new(@parameters), Map.new(inputs, fn {name, t} -> {"#{name}", t} end))
     end
+
+    # What it is to give: the function of the scan with the same tensors and options.
+    defp wanted(inputs, opts) do
+      [a_log, d, dt_bias] = for name <- ["A_log", "D", "dt_bias"], do: own(name, Nx.type(inputs.x))
+      a = a_log |> Nx.exp() |> Nx.negate()
+      optional = inputs |> Map.take([:z, :initial_state]) |> Map.to_list()
+      opts = Keyword.merge([d: d, dt_bias: dt_bias, dt_softplus: true], optional ++ opts)
+
+      case inputs do
+        %{state: state} -> SelectiveScan.step(state, inputs.x, inputs.dt, a, inputs.b, inputs.c, opts)
+        _whole -> SelectiveScan.scan(inputs.x, inputs.dt, a, inputs.b, inputs.c, opts)
+      end
+    end
+
+    defp own(name, type), do: Nx.as_type(@parameters["ssm"][name], type)
 
     defp node(name, tensor), do: Axon.input("#{name}", shape: put_elem(Nx.shape(tensor), 0, nil))
 
@@ -34,8 +49,10 @@ if Code.ensure_loaded?(Axon) do
 
     defp frames(inputs, range), do: Map.new(inputs, fn {name, tensor} -> {name, tensor[[.., range]]} end)
 
-    defp close!(got, wanted) do
-      assert got |> Nx.subtract(wanted) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number() < 1.0e-5
+    defp close!(got, wanted), do: assert(distance(got, wanted) < 1.0e-5)
+
+    defp distance(got, wanted) do
+      got |> Nx.subtract(wanted) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number()
     end
 
     test "rows that are packed into one do not see each other" do
@@ -46,13 +63,97 @@ if Code.ensure_loaded?(Axon) do
     end
 
     test "a scan begins with the state that it is given" do
-      inputs = random(5)
-      state = Nx.broadcast(0.5, {1, 6, 4})
-      own = @parameters["ssm"]
-      a = Nx.negate(Nx.exp(own["A_log"]))
-      options = [d: own["D"], dt_bias: own["dt_bias"], dt_softplus: true, z: inputs.z, initial_state: state]
-      wanted = ExPhil.Native.SelectiveScan.scan(inputs.x, inputs.dt, a, inputs.b, inputs.c, options)
-      close!(predict(Map.put(inputs, :initial_state, state)), wanted)
+      inputs = Map.put(random(5), :initial_state, Nx.broadcast(0.5, {1, 6, 4}))
+      close!(predict(inputs), wanted(inputs, []))
+    end
+
+    test "every option of the scan reaches it" do
+      inputs = random(7)
+      usual = predict(inputs)
+
+      for opts <- [
+            [method: :bilinear],
+            [method: :foh, coefficients: :taylor],
+            [bidirectional: true],
+            [reverse: true],
+            [dt_softplus: false],
+            [dt_limit: {0.5, 0.6}]
+          ] do
+        got = predict(inputs, opts)
+        close!(got, wanted(inputs, opts))
+        assert {opts, distance(got, usual)} > {opts, 0.01}
+      end
+
+      # Of these the result is the same, but for rounding.
+      for opts <- [[backend: :nx, algorithm: :sequential], [backend: :cpu]],
+          do: close!(predict(inputs, opts), usual)
+    end
+
+    test "every option of the scan that a step has reaches it" do
+      inputs = random(1) |> Map.new(fn {name, tensor} -> {name, Nx.squeeze(tensor, axes: [1])} end)
+      inputs = Map.put(inputs, :state, Nx.broadcast(0.5, {1, 6, 4}))
+
+      for opts <- [[], [method: :bilinear], [dt_softplus: false], [dt_limit: {0.5, 0.6}]] do
+        {y, state} = predict(inputs, opts, &Layers.selective_scan_step/2)
+        {wanted_y, wanted_state} = wanted(inputs, opts)
+        close!(y, wanted_y)
+        close!(state, wanted_state)
+      end
+    end
+
+    test "over inputs in f64 everything is f64" do
+      inputs = Map.new(random(5), fn {name, tensor} -> {name, Nx.as_type(tensor, :f64)} end)
+      got = predict(inputs)
+      assert Nx.type(got) == {:f, 64}
+      assert distance(got, wanted(inputs, [])) < 1.0e-12
+    end
+
+    test "an input that is nil is none" do
+      inputs = random(3)
+      nodes = for {name, tensor} <- inputs, into: %{}, do: {name, node(name, tensor)}
+      model = Layers.selective_scan(%{nodes | z: nil})
+      assert model |> Axon.get_inputs() |> Map.keys() |> Enum.sort() == ["b", "c", "dt", "x"]
+
+      assert_raise ArgumentError, "expected inputs to have :dt, got: :b, :c, :x, :z", fn ->
+        Layers.selective_scan(%{nodes | dt: nil})
+      end
+    end
+
+    test "parameters begin as Mamba's" do
+      {dim, state} = {200, 5}
+
+      inputs =
+        for {name, width} <- [x: dim, dt: dim, b: state, c: state], do: {name, Nx.template({1, 2, width}, :f32)}
+
+      nodes = Map.new(inputs, fn {name, template} -> {name, node(name, template)} end)
+      {init, _predict} = nodes |> Layers.selective_scan(name: "ssm") |> Axon.build(seed: 0)
+      templates = Map.new(inputs, fn {name, template} -> {"#{name}", template} end)
+      %{data: %{"ssm" => own}} = init.(templates, Axon.ModelState.empty())
+
+      close!(own["A_log"], Nx.broadcast(Nx.log(Nx.tensor([1, 2, 3, 4, 5])), {dim, state}))
+      assert own["D"] == Nx.broadcast(Nx.tensor(1.0), {dim})
+
+      steps = own["dt_bias"] |> Nx.exp() |> Nx.log1p() |> Nx.log() |> Nx.to_list()
+      [low, high] = for step <- [0.001, 0.1], do: :math.log(step)
+      assert Enum.min(steps) > low - 1.0e-3 and Enum.max(steps) < high + 1.0e-3
+      # As many in every fifth of the range, give or take four standard deviations.
+      fifths = Enum.frequencies_by(steps, &trunc(5 * (&1 - low) / (high - low)))
+      for fifth <- 0..4, do: assert_in_delta(fifths[fifth], dim / 5, 4 * :math.sqrt(dim * 0.2 * 0.8))
+    end
+
+    test "a convolution reaches over four frames where it is not told" do
+      x = Axon.input("x")
+      {step, _window} = Layers.causal_conv_step(x, Axon.input("window"), name: "conv")
+      window = Nx.template({1, 4, 6}, :f32)
+
+      for {model, inputs} <- [
+            {Layers.causal_conv(x, name: "conv"), %{"x" => Nx.template({1, 9, 6}, :f32)}},
+            {step, %{"x" => Nx.template({1, 6}, :f32), "window" => window}}
+          ] do
+        {init, _predict} = Axon.build(model)
+        %{data: %{"conv" => conv}} = init.(inputs, Axon.ModelState.empty())
+        assert Nx.shape(conv["kernel"]) == {4, 1, 6}
+      end
     end
 
     test "packed rows and an initial state go together, with all parameters and with none" do
@@ -160,6 +261,8 @@ if Code.ensure_loaded?(Axon) do
               {[d: Nx.tensor([1.0])], ~r/unknown keys \[:d\]/},
               {[initial_state: Nx.tensor([1.0])], ~r/unknown keys \[:initial_state\]/},
               {[methods: :foh], ~r/unknown keys \[:methods\]/},
+              {[method: :zho], ~r/expected method to be one of :zoh, .*, got: :zho/},
+              {[dt_limit: 1], ~r/expected dt_limit to be {min, max}, two numbers, got: 1/},
               {[dt_bias: Nx.tensor([1.0])], ~r/expected dt_bias to be a boolean, got: #Nx.Tensor/},
               {[skip: nil], ~r/expected skip to be a boolean, got: nil/}
             ] do

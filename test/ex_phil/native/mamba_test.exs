@@ -4,6 +4,9 @@ if Code.ensure_loaded?(Axon) do
     use ExUnit.Case, async: true
     doctest ExPhil.Native.Mamba
 
+    # Seconds by themselves, and more than ExUnit's minute where others want the same cores.
+    @moduletag timeout: 600_000
+
     alias ExPhil.Native.{Mamba, Tensor}
 
     @digits Path.expand("../../../examples/data/digits_mamba.safetensors", __DIR__)
@@ -80,13 +83,18 @@ if Code.ensure_loaded?(Axon) do
             all = data <> Nx.to_binary(tensor)
             axes = tensor |> Nx.shape() |> Tuple.to_list() |> Enum.join(",")
             ends = "#{byte_size(data)},#{byte_size(all)}"
-            {~s("#{name}":{"dtype":"F32","shape":[#{axes}],"data_offsets":[#{ends}]}), all}
+            {~s("#{name}":{"dtype":"#{dtype(tensor)}","shape":[#{axes}],"data_offsets":[#{ends}]}), all}
           end)
 
         header = "{" <> Enum.join(entries, ",") <> "}"
         path = Path.join(dir, name)
         File.write!(path, [<<byte_size(header)::64-little>>, header, data])
         path
+      end
+
+      defp dtype(tensor) do
+        {class, bits} = Nx.type(tensor)
+        %{f: "F", bf: "BF", s: "I", u: "U"}[class] <> "#{bits}"
       end
 
       # The logits after token 2, of the layer that adds nothing.
@@ -125,6 +133,41 @@ if Code.ensure_loaded?(Axon) do
 
         assert Mamba.load_safetensors(paths) == Mamba.load_safetensors(whole)
         assert_raise ArgumentError, ~r/a whole model/, fn -> Mamba.load_safetensors(tl(paths)) end
+      end
+
+      test "is refused where a weight is there twice", %{tmp_dir: dir} do
+        norm = Nx.broadcast(1.0, {4})
+
+        for {others, in_another, twice} <- [
+              {%{"layers.0.norm.weight" => norm}, %{}, "layers.0.norm.weight"},
+              {%{"lm_head.weight" => @head, "head.weight" => @head}, %{}, "head.weight"},
+              {%{}, %{"backbone.norm_f.weight" => norm}, "norm_f.weight"},
+              {%{}, %{"layers.0.mixer.D" => @layer["mixer.D"]}, "layers.0.mixer.D"}
+            ] do
+          paths = [file(dir, others), write(dir, in_another, "2.safetensors")]
+          words = "expected #{Enum.join(paths, ", ")} to hold every weight once, got: #{twice} twice"
+          assert_raise ArgumentError, words, fn -> Mamba.load_safetensors(paths) end
+        end
+
+        # What is no weight of the model is left, however often it is there.
+        epoch = %{"epoch" => Nx.u8(3)}
+        assert %{} = Mamba.load_safetensors([file(dir, epoch), write(dir, epoch, "2.safetensors")])
+      end
+
+      test "has weights of floating point", %{tmp_dir: dir} do
+        for type <- [:f16, :bf16, :f64] do
+          layer = Map.new(@layer, fn {name, tensor} -> {name, Nx.as_type(tensor, type)} end)
+          loaded = dir |> file(%{}, layer) |> Mamba.load_safetensors()
+          assert Nx.type(loaded["mamba_block_1_in_proj"]["kernel"]) == Nx.type(Nx.tensor(0, type: type))
+        end
+
+        for {name, type} <- [{"layers.0.mixer.in_proj.weight", {:u, 8}}, {"embedding.weight", {:s, 8}}] do
+          tensors = Map.new(@layer, fn {name, tensor} -> {"layers.0." <> name, tensor} end)
+          tensors = Map.merge(tensors, %{"norm_f.weight" => Nx.broadcast(1.0, {4}), "embedding.weight" => @table})
+          path = write(dir, Map.update!(tensors, name, &Nx.as_type(&1, type)))
+          words = "expected #{name} to have a type of floating point, got: #{inspect(type)}"
+          assert_raise ArgumentError, words, fn -> Mamba.load_safetensors(path) end
+        end
       end
 
       test "is refused where it is not whole", %{tmp_dir: dir} do
@@ -194,6 +237,20 @@ if Code.ensure_loaded?(Axon) do
         close!(Mamba.exphil_scan(x, b, c, dt), exphil(x, b, c, dt), 1.0e-5)
       end
 
+      test "has it in f64, too" do
+        [x, b, c, dt] = for name <- ["x", "b", "c", "dt"], do: Nx.as_type(inputs()[name], :f64)
+        got = Mamba.exphil_scan(x, b, c, dt)
+        assert Nx.type(got) == {:f, 64}
+        close!(got, exphil(x, b, c, dt), 1.0e-12)
+      end
+
+      test "scans with the options that it is given" do
+        given = for name <- ["x", "b", "c", "dt"], do: inputs()[name]
+        turned = for tensor <- given, do: Nx.reverse(tensor, axes: [1])
+        wanted = turned |> then(&apply(Mamba, :exphil_scan, &1)) |> Nx.reverse(axes: [1])
+        close!(apply(Mamba, :exphil_scan, given ++ [[scan: [reverse: true]]]), wanted, 1.0e-6)
+      end
+
       # The layer of the scan as their models have it, over inputs that come as they are.
       defp layer(operation, op_name) do
         nodes = for {name, width} <- [x: 6, b: 4, c: 4, dt: 6], do: Axon.input("#{name}", shape: {nil, 9, width})
@@ -239,14 +296,7 @@ if Code.ensure_loaded?(Axon) do
       end
 
       test "has the layers and parameters of theirs, so that a checkpoint loads in either" do
-        model = Mamba.build(embed_size: 5, hidden_size: 32, state_size: 4, num_layers: 1, window_size: 6)
-        {init, _predict} = Axon.build(model)
-        %{data: data} = init.(Nx.template({1, 6, 5}, :f32), Axon.ModelState.empty())
-
-        shapes =
-          Map.new(data, fn {layer, each} -> {layer, Map.new(each, fn {name, t} -> {name, Nx.shape(t)} end)} end)
-
-        assert shapes == %{
+        assert shapes(hidden_size: 32) == %{
                  "input_projection" => %{"kernel" => {5, 32}, "bias" => {32}},
                  "mamba_block_1_norm" => %{"gamma" => {32}, "beta" => {32}},
                  "mamba_block_1_in_proj" => %{"kernel" => {32, 128}, "bias" => {128}},
@@ -256,6 +306,63 @@ if Code.ensure_loaded?(Axon) do
                  "mamba_block_1_ssm_dt_proj" => %{"kernel" => {2, 64}, "bias" => {64}},
                  "mamba_block_1_out_proj" => %{"kernel" => {64, 32}, "bias" => {32}}
                }
+      end
+    end
+
+    # Of the parameters, by their layers.
+    defp shapes(opts) do
+      {init, _predict} = Axon.build(Mamba.build([embed_size: 5, state_size: 4, num_layers: 1, window: 6] ++ opts))
+      %{data: data} = init.(Nx.template({1, 6, 5}, :f32), Axon.ModelState.empty())
+      Map.new(data, fn {layer, each} -> {layer, Map.new(each, fn {name, t} -> {name, Nx.shape(t)} end)} end)
+    end
+
+    test "the rank of dt is the sixteenth part of the width, rounded down in one block and up in the other" do
+      for {block, hidden, layer, kernel} <- [
+            {:exphil, 24, "ssm_dt_rank", {48, 1}},
+            {:exphil, 8, "ssm_dt_rank", {16, 1}},
+            {:exphil, 24, "ssm_dt_proj", {1, 48}},
+            {:mamba_ssm, 24, "x_proj", {48, 2 + 2 * 4}},
+            {:mamba_ssm, 24, "dt_proj", {2, 48}},
+            {:mamba_ssm, 32, "dt_proj", {2, 64}}
+          ] do
+        of_model = shapes(block: block, hidden_size: hidden)
+        assert {block, hidden, of_model["mamba_block_1_#{layer}"]["kernel"]} == {block, hidden, kernel}
+      end
+    end
+
+    test "inputs are of any number of games, of the sizes that are asked for" do
+      opts = [embed_size: 5, hidden_size: 8, state_size: 3, expand_factor: 3, conv_size: 2, num_layers: 1]
+
+      for block <- [:exphil, :mamba_ssm] do
+        assert Axon.get_inputs(Mamba.build([block: block, window: 7] ++ opts)) == %{
+                 "state_sequence" => {nil, 7, 5}
+               }
+
+        assert Axon.get_inputs(Mamba.build_step([block: block] ++ opts)) == %{
+                 "frame" => {nil, 5},
+                 "mamba_block_1_conv_state" => {nil, 2, 24},
+                 "mamba_block_1_ssm_state" => {nil, 24, 3}
+               }
+      end
+    end
+
+    # The layers of dropout, each with what it follows.
+    defp dropouts(model) do
+      name = fn %{name: name, op_name: operation} -> name.(operation, %{}) end
+
+      for {_id, %{op_name: :dropout, parent: [parent]} = layer} <- model.nodes, into: %{} do
+        {name.(layer), name.(model.nodes[parent])}
+      end
+    end
+
+    test "dropout is between blocks, and only where it is asked for" do
+      opts = [embed_size: 5, hidden_size: 8, num_layers: 3]
+
+      for block <- [:exphil, :mamba_ssm], opts = [{:block, block} | opts] do
+        between = %{"dropout_1" => "residual_1", "dropout_2" => "residual_2"}
+        assert dropouts(Mamba.build([dropout: 0.1] ++ opts)) == between
+        assert dropouts(Mamba.build(opts)) == %{}
+        assert dropouts(Mamba.build_step([dropout: 0.1] ++ opts)) == %{}
       end
     end
 
@@ -269,12 +376,23 @@ if Code.ensure_loaded?(Axon) do
       test "are those of ExPhil and of Edifice, by every name that they have there" do
         assert window([]) == 60
         for name <- [:window_size, :window, :seq_len], do: assert(window([{name, 7}]) == 7)
-        assert window(window_size: 9, seq_len: 7) == 7
+        for name <- [:window_size, :window], do: assert(window([{name, 9}, {:seq_len, 7}]) == 7)
         for name <- [:window_size, :window, :seq_len], do: assert(window([{name, nil}]) == nil)
 
-        for opts <- [[embed_dim: 5], [embed_dim: 5, embed_size: 3]] do
+        for opts <- [[embed_dim: 5], [embed_dim: 5, embed_size: 5]] do
           assert {nil, 60, 5} = Axon.get_inputs(Mamba.build(opts))["state_sequence"]
         end
+      end
+
+      test "have the defaults that are written there" do
+        state = Mamba.initial_state(embed_size: 5)
+
+        assert Map.new(state, fn {name, tensor} -> {name, Nx.shape(tensor)} end) == %{
+                 "mamba_block_1_conv_state" => {1, 4, 512},
+                 "mamba_block_1_ssm_state" => {1, 512, 16},
+                 "mamba_block_2_conv_state" => {1, 4, 512},
+                 "mamba_block_2_ssm_state" => {1, 512, 16}
+               }
       end
 
       test "are refused where they make no sense, by their names" do
@@ -282,6 +400,7 @@ if Code.ensure_loaded?(Axon) do
               {[hidden_size: 0], "expected hidden_size to be a positive integer, got: 0"},
               {[num_layers: 1.5], "expected num_layers to be a positive integer, got: 1.5"},
               {[window: -1], "expected window_size to be a positive integer, got: -1"},
+              {[embed_dim: 6], "expected embed_dim to be embed_size, 5, where both are given, got: 6"},
               {[dropout: 1], "expected dropout to be a rate from 0 to below 1, got: 1"},
               {[scan: :foh], "expected scan to be a keyword list, got: :foh"}
             ] do
@@ -309,8 +428,9 @@ if Code.ensure_loaded?(Axon) do
     end
 
     test "frame by frame, a model gives what it gives for all frames up to each" do
-      for block <- [:exphil, :mamba_ssm], conv_size <- [1, 4] do
-        opts = [embed_size: 5, hidden_size: 8, state_size: 3, block: block, conv_size: conv_size]
+      for block <- [:exphil, :mamba_ssm],
+          own <- [[conv_size: 1], [conv_size: 4], [scan: [method: :bilinear, dt_limit: {0.5, 1.0}]]] do
+        opts = [embed_size: 5, hidden_size: 8, state_size: 3, block: block] ++ own
         {init, predict} = Axon.build(Mamba.build([window: nil] ++ opts), seed: 0)
         {x, _key} = Nx.Random.normal(Nx.Random.key(4), shape: {2, 6, 5})
         parameters = init.(Nx.to_template(x), Axon.ModelState.empty())
@@ -321,6 +441,23 @@ if Code.ensure_loaded?(Axon) do
           close!(got, predict.(parameters, x[[.., 0..at]]), 1.0e-5)
           state
         end)
+      end
+    end
+
+    test "each option of the scan changes what a model gives" do
+      for block <- [:exphil, :mamba_ssm] do
+        opts = [embed_size: 5, hidden_size: 8, state_size: 3, block: block, window: 6]
+        {init, predict} = Axon.build(Mamba.build(opts), seed: 0)
+        {x, _key} = Nx.Random.normal(Nx.Random.key(4), shape: {2, 6, 5})
+        parameters = init.(Nx.to_template(x), Axon.ModelState.empty())
+        usual = predict.(parameters, x)
+
+        for scan <- [[method: :bilinear], [dt_limit: {0.5, 1.0}], [dt_softplus: block == :exphil], [reverse: true]] do
+          got = Axon.predict(Mamba.build([scan: scan] ++ opts), parameters, x)
+
+          assert {scan, got |> Nx.subtract(usual) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number()} >
+                   {scan, 1.0e-5}
+        end
       end
     end
 

@@ -165,6 +165,19 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
+      for name <- [:d, :z, :dt_bias],
+          function <- [&SelectiveScan.scan/6, &SelectiveScan.backward(inputs.z, &1, &2, &3, &4, &5, &6)] do
+        opts = [{name, Nx.complex(inputs[name], inputs[name])}]
+
+        assert_raise ArgumentError, "expected #{name} to be real, got: numbers of type c64", fn ->
+          apply(function, args(inputs) ++ [opts])
+        end
+      end
+
+      assert_raise ArgumentError, "expected dy to be real, got: numbers of type c64", fn ->
+        apply(SelectiveScan, :backward, [Nx.complex(inputs.z, inputs.z) | args(inputs)])
+      end
+
       a = Tensor.to_nx(complex_rates({6, 2}, {:f, 32}), complex: true)
 
       assert_raise ArgumentError, ~r/expected b to have shape/, fn ->

@@ -139,6 +139,7 @@ defmodule ExPhil.Native.SelectiveScanTest do
     assert call(:scan, inputs, dt_limit: {0, :infinity}) == same
     assert call(:scan, inputs, dt_limit: {:neg_infinity, 1.0e30}) == same
     assert call(:scan, inputs, dt_limit: {-1.0e300, 1.0e300}) == same
+    assert call(:scan, inputs, dt_limit: {-(2 ** 63), 2 ** 63 - 1}) == same
     assert call(:scan, inputs, dt_limit: nil) == same
     fixed = %{inputs | dt: Tensor.from_list(for(_ <- 1..2, do: for(_ <- 1..7, do: for(_ <- 1..6, do: 0.25))))}
     assert distance(call(:scan, inputs, dt_limit: {0.25, 0.25}), call(:scan, fixed)) < 1.0e-6

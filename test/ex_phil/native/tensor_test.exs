@@ -82,6 +82,10 @@ defmodule ExPhil.Native.TensorTest do
 
     assert inspect(Tensor.zeros({9, 512}), limit: 3) ==
              "#ExPhil.Native.Tensor<f32[9][512] [0.0, 0.0, 0.0, ...]>"
+
+    for limit <- [4, :infinity] do
+      assert inspect(Tensor.zeros({2, 2}, :u8), limit: limit) == "#ExPhil.Native.Tensor<u8[2][2] [[0, 0], [0, 0]]>"
+    end
   end
 
   test "zeros that no memory has are refused, and the next are there" do
@@ -151,6 +155,7 @@ defmodule ExPhil.Native.TensorTest do
       assert tensors["bytes"] == Tensor.from_list([[7, 8, 9]], :u8)
       assert map_size(tensors) == 2
       assert Tensor.safetensors_metadata(path) == %{"made" => "here"}
+      assert Tensor.load_safetensors(String.to_charlist(path)) == tensors
     end
 
     test "a number without axes", %{tmp_dir: dir} do

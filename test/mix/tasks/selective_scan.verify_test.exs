@@ -16,9 +16,38 @@ defmodule Mix.Tasks.SelectiveScan.VerifyTest do
   end
 
   test "backends are compared with one another" do
-    words = capture_io(fn -> Task.run(["--backend", "cpu", "--backend", "cpu"]) end)
+    results = Verify.results(:cpu, Verify.input({1, 6, 3, 2}))
+    words = capture_io(fn -> Task.report(cpu: results, cpu: results) end)
     assert words =~ "Distances of gradients (the farthest of dx, ddt, da, db, dc) between cpu and cpu"
     assert words =~ "no two variants are the same, and the backends agree"
+  end
+
+  test "one that is named twice is one" do
+    words = capture_io(fn -> Task.run(["--backend", "cpu", "--backend", "cpu"]) end)
+    assert words =~ "backends: cpu; "
+    refute words =~ "between"
+  end
+
+  test "whatever is found is in the summary" do
+    results = Verify.results(:cpu, Verify.input({1, 6, 3, 2}))
+    other = %{results | "rk4" => results["zoh"]}
+
+    words =
+      capture_io(fn ->
+        assert_raise Mix.Error, "selective_scan.verify found 4 error(s)", fn ->
+          Task.report(cpu: results, cpu: other)
+        end
+      end)
+
+    for kind <- [:outputs, :gradients] do
+      assert words =~ "ERROR cpu: rk4 and zoh have the same #{kind} (0.0 apart)"
+      assert words =~ "ERROR rk4: #{kind} of cpu and cpu are "
+    end
+  end
+
+  @tag :no_cuda
+  test "without a device, the CPU is what there is" do
+    assert capture_io(fn -> Task.run([]) end) =~ "backends: cpu; "
   end
 
   @tag :cuda
@@ -30,7 +59,7 @@ defmodule Mix.Tasks.SelectiveScan.VerifyTest do
 
   @tag :no_cuda
   test "a backend that cannot run is an error that says why" do
-    assert_raise ExPhil.Native.Error, ~r/the cuda backend cannot run/, fn ->
+    assert_raise Mix.Error, ~r/the cuda backend cannot run/, fn ->
       capture_io(fn -> Task.run(["--backend", "cuda"]) end)
     end
   end

@@ -22,9 +22,9 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
 
     defmodule Backward do
       @moduledoc false
-      # `inputs` are the names of the operands of the forward pass, which those of `upstream` follow; the results are the
+      # `inputs` are the names of the operands of the forward pass, which those of `output_gradients` follow; the results are the
       # gradients of all inputs but seq_idx, and the extras. `shapes` are those of all operands.
-      defstruct [:inputs, :upstream, :options, shapes: [], extras: []]
+      defstruct [:inputs, :output_gradients, :options, shapes: [], extras: []]
     end
 
     @inputs [:x, :dt, :a, :b, :c | Options.optional()]
@@ -40,9 +40,16 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
       [y, final_state | more] = forward |> run(in_order(tensors, inputs)) |> Tuple.to_list()
 
       custom_grad({y, final_state}, in_order(tensors, differentiable(inputs)), fn {dy, dfinal_state} ->
-        upstream = [dy: like(dy, y), dfinal_state: like(dfinal_state, final_state)] ++ kept(extras, more)
-        block = %Backward{inputs: inputs, upstream: Keyword.keys(upstream), options: options, extras: of_backward}
-        backward(block, tensors, Keyword.values(upstream))
+        output_gradients = [dy: like(dy, y), dfinal_state: like(dfinal_state, final_state)] ++ kept(extras, more)
+
+        block = %Backward{
+          inputs: inputs,
+          output_gradients: Keyword.keys(output_gradients),
+          options: options,
+          extras: of_backward
+        }
+
+        backward(block, tensors, Keyword.values(output_gradients))
       end)
     end
 
@@ -50,18 +57,18 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     defp kept([{:boundary_states, _shape, _type} | _], [states | _]), do: [boundary_states: states]
     defp kept(_extras, _results), do: []
 
-    defp backward(block, tensors, upstream) do
+    defp backward(block, tensors, output_gradients) do
       gradients = differentiable(block.inputs)
 
       results =
         block
-        |> run(in_order(tensors, block.inputs) ++ upstream)
+        |> run(in_order(tensors, block.inputs) ++ output_gradients)
         |> Tuple.to_list()
         |> Enum.take(length(gradients))
         |> List.to_tuple()
 
       once =
-        custom_grad(results, in_order(tensors, gradients) ++ upstream, fn _ ->
+        custom_grad(results, in_order(tensors, gradients) ++ output_gradients, fn _ ->
           raise ArgumentError,
                 "the native selective scan has first derivatives only; use backend: :nx, which has them all"
         end)
@@ -89,7 +96,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
         |> List.to_tuple()
       end
 
-      # The default of a block takes every operand as an argument: all inputs, and at most three that are upstream.
+      # The default of a block takes every operand as an argument: all inputs, and at most three that are output_gradients.
       for count <- 5..(length(@inputs) + 3) do
         operands = Macro.generate_arguments(count, __MODULE__)
         @doc false

@@ -15,19 +15,17 @@ if Code.ensure_loaded?(Nx) do
     def forward(form, given, options) do
       tensors = Options.tensors!(given, options)
       Check.run!(form, tensors, options)
-      Check.lengths!(tensors)
       in_defn(tensors, &expression(form, &1, bare(options)))
     end
 
     @doc "The gradients by the names of the inputs, as PyTorch has them: complex ones are ∂L/∂Re + i ∂L/∂Im."
     def backward(dy, given, options) do
       tensors = Options.tensors!(given, options)
-      upstream = Options.upstream!(dy, options)
-      Check.backward!(tensors, upstream, options)
-      Check.lengths!([{:boundary_states, options.boundary_states} | tensors ++ upstream])
+      output_gradients = Options.output_gradients!(dy, options)
+      Check.backward!(tensors, output_gradients, options)
 
-      in_defn({tensors, upstream}, fn {tensors, upstream} ->
-        gradients(tensors, upstream, bare(options))
+      in_defn({tensors, output_gradients}, fn {tensors, output_gradients} ->
+        gradients(tensors, output_gradients, bare(options))
       end)
     end
 
@@ -56,11 +54,11 @@ if Code.ensure_loaded?(Nx) do
       tensor |> Nx.devectorize(keep_names: false) |> Nx.Defn.Expr.tensor() |> Nx.vectorize(axes)
     end
 
-    defp expressed?({tensors, upstream}), do: expressed?(tensors) or expressed?(upstream)
+    defp expressed?({tensors, output_gradients}), do: expressed?(tensors) or expressed?(output_gradients)
     defp expressed?(tensors), do: Enum.any?(tensors, fn {_, tensor} -> expression?(tensor) end)
 
     # Of tensors by their names, or of two such collections.
-    defp each({tensors, upstream}, fun), do: {each(tensors, fun), each(upstream, fun)}
+    defp each({tensors, output_gradients}, fun), do: {each(tensors, fun), each(output_gradients, fun)}
     defp each(tensors, fun), do: Map.new(tensors, fn {name, tensor} -> {name, fun.(tensor)} end)
 
     defp to_nx(%Tensor{} = tensor), do: Tensor.to_nx(tensor)
@@ -151,13 +149,19 @@ if Code.ensure_loaded?(Nx) do
     end
 
     # Of y·dy + final_state·dfinal_state. Nx's gradients are the conjugates of PyTorch's.
-    defp gradients(tensors, upstream, options) do
+    defp gradients(tensors, output_gradients, options) do
       {seq_idx, inputs} = Map.split(tensors, [:seq_idx])
 
       inputs
       |> Nx.Defn.grad(fn inputs ->
         {y, final_state} = expression(:scan, Map.merge(inputs, seq_idx), options)
-        loss = Nx.add(inner(y, upstream.dy, :dy), inner(final_state, upstream[:dfinal_state], :dfinal_state))
+
+        loss =
+          Nx.add(
+            inner(y, output_gradients.dy, :dy),
+            inner(final_state, output_gradients[:dfinal_state], :dfinal_state)
+          )
+
         loss |> Nx.devectorize() |> Nx.sum()
       end)
       |> Map.new(fn {name, gradient} ->

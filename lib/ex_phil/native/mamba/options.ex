@@ -32,6 +32,7 @@ if Code.ensure_loaded?(Axon) do
     @doc "The options as a map, or `ArgumentError`."
     def read!(opts) do
       Options.among!(opts, names())
+      one_width!(opts)
       options = Map.new(@defaults, fn {name, default} -> {name, given(opts, name, default)} end)
       for name <- @sizes, do: positive!(name, options[name])
       if options.window_size != nil, do: positive!(:window_size, options.window_size)
@@ -60,6 +61,13 @@ if Code.ensure_loaded?(Axon) do
           do: Error.wrong!("options of scan", "be among #{known |> Enum.sort() |> Error.list()}", name)
 
       scan |> Keyword.drop(of_layer) |> Options.read!(:scan)
+    end
+
+    # Of these neither counts before the other.
+    defp one_width!(opts) do
+      with {:ok, size} <- Keyword.fetch(opts, :embed_size),
+           {:ok, dim} when dim != size <- Keyword.fetch(opts, :embed_dim),
+           do: Error.wrong!("embed_dim", "be embed_size, #{inspect(size)}, where both are given", dim)
     end
 
     defp given(opts, name, default) do

@@ -35,6 +35,8 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     | `state`, a map | that of `ExPhil.Native.Mamba.initial_state/2` | `f32` |
     | `output` | `{games, hidden_size}`, or what the head makes of it | that of the model |
 
+    Where the parameters are in `f64`, the state is rounded to `f32` from frame to frame.
+
     A wrong request raises `ArgumentError` in the process that made it, before it meets the requests of others.
 
     ## In a cluster
@@ -52,7 +54,8 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
 
     ## Options
 
-    Those of `ExPhil.Native.Mamba.build_step/1`, and
+    Those of `ExPhil.Native.Mamba.build_step/1`, where a `:head` whose outputs do not keep the axis of games, the first,
+    raises `ArgumentError` when the serving starts, and
 
       * `:batch_size` - games in a batch at most. Default `32`. The model is compiled when the serving starts, for every
         power of two up to it, and a batch is filled up to the next: no frame ever waits for a compiler, and few games
@@ -129,13 +132,23 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       compiled =
         for size <- sizes(limit), into: %{} do
           inputs = Map.new(request, fn {name, shape} -> {name, Nx.template(put_elem(shape, 0, size), :f32)} end)
-          {size, Nx.Defn.compile(predict, [Nx.to_template(parameters), inputs], options)}
+          answer = &answer(predict.(&1, &2), size)
+          {size, Nx.Defn.compile(answer, [Nx.to_template(parameters), inputs], options)}
         end
 
       fn %Nx.Batch{size: games} = batch ->
         size = compiled |> Map.keys() |> Enum.filter(&(&1 >= games)) |> Enum.min()
         compiled[size].(parameters, Nx.Batch.pad(batch, size - games))
       end
+    end
+
+    # What the model gives for so many games, as Nx shares it out among them and they send it back.
+    defp answer({output, state}, games) do
+      for shape <- [output] |> Nx.Defn.Composite.flatten_list() |> Enum.map(&Nx.shape/1),
+          shape == {} or elem(shape, 0) != games,
+          do: Error.wrong!("head", "keep the axis of games, the first, #{games} long in every output", shape)
+
+      {output, Map.new(state, fn {name, tensor} -> {name, Nx.as_type(tensor, :f32)} end)}
     end
 
     # The powers of two below the limit, and the limit.
@@ -146,6 +159,7 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       [names, wanted] = for map <- [state, Map.delete(request, "frame")], do: map |> Map.keys() |> Enum.sort()
       if names != wanted, do: Error.wrong!("the state", "have #{inspect(wanted)}", names)
       tensors = Map.put(state, "frame", frame)
+      for {name, tensor} <- tensors, do: numbers!(name, tensor)
       games = games!(frame, limit)
       for {name, shape} <- request, do: fits!(name, tensors[name], put_elem(shape, 0, games))
       # The batch wants the axes of all requests to have the same names.
@@ -162,18 +176,21 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       end
     end
 
-    defp fits!(name, %Nx.Tensor{data: %of{}} = tensor, _shape) when of in [Nx.Defn.Expr, Nx.TemplateBackend],
+    defp numbers!(name, %Nx.Tensor{data: %of{}} = tensor) when of in [Nx.Defn.Expr, Nx.TemplateBackend],
       do: Error.wrong!(name, "hold numbers", tensor)
 
-    defp fits!(_name, %Nx.Tensor{shape: shape, type: {:f, 32}, vectorized_axes: []}, shape), do: :ok
-
-    defp fits!(name, %Nx.Tensor{vectorized_axes: [_ | _] = axes}, _shape),
+    # The shape of such a one is without them.
+    defp numbers!(name, %Nx.Tensor{vectorized_axes: [_ | _] = axes}),
       do: Error.wrong!(name, "have no vectorized axes", axes)
 
-    defp fits!(name, %Nx.Tensor{type: {:f, 32}} = tensor, shape),
+    defp numbers!(_name, %Nx.Tensor{}), do: :ok
+    defp numbers!(name, other), do: Error.wrong!(name, "be an Nx.Tensor", other)
+
+    defp fits!(_name, %{shape: shape, type: {:f, 32}}, shape), do: :ok
+
+    defp fits!(name, %{type: {:f, 32}} = tensor, shape),
       do: Error.wrong!(name, "have shape #{inspect(shape)}", tensor.shape)
 
-    defp fits!(name, %Nx.Tensor{type: type}, _shape), do: Error.wrong!(name, "have type {:f, 32}", type)
-    defp fits!(name, other, _shape), do: Error.wrong!(name, "be an Nx.Tensor", other)
+    defp fits!(name, %{type: type}, _shape), do: Error.wrong!(name, "have type {:f, 32}", type)
   end
 end

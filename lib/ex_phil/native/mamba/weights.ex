@@ -3,7 +3,7 @@ if Code.ensure_loaded?(Axon) do
     @moduledoc false
     # The tensors of mamba_ssm by the names of the layers here. PyTorch keeps a matrix as {out, in} and the kernel of a
     # convolution as {channels, 1, size}; Axon has their axes the other way round.
-    alias ExPhil.Native.Tensor
+    alias ExPhil.Native.{Error, Tensor}
 
     @of_block %{
       "norm.weight" => {"norm", "gamma"},
@@ -32,12 +32,12 @@ if Code.ensure_loaded?(Axon) do
     # Convolutions may have none.
     @optional ["mixer.conv1d.bias"]
 
-    def load(path) when is_binary(path), do: read([tensors(path)], path)
+    def load(path) when is_binary(path), do: path |> weights() |> read(path)
     def load([character | _] = path) when is_integer(character), do: path |> IO.chardata_to_string() |> load()
 
     def load([_ | _] = paths) do
       if List.improper?(paths) or not Enum.all?(paths, &is_binary/1), do: no_paths!(paths)
-      paths |> Enum.map(&tensors/1) |> read(Enum.join(paths, ", "))
+      paths |> Enum.flat_map(&weights/1) |> read(Enum.join(paths, ", "))
     end
 
     def load(other), do: no_paths!(other)
@@ -46,21 +46,38 @@ if Code.ensure_loaded?(Axon) do
       raise ArgumentError, "expected the path of a safetensors file, or a list of paths, got: #{inspect(got)}"
     end
 
-    defp tensors(path),
-      do: for({name, tensor} <- Tensor.load_safetensors(path), into: %{}, do: {plain(name), tensor})
+    # Those of a model among the tensors of a file, by their plain names. A name may be there twice.
+    defp weights(path) do
+      for {name, tensor} <- Tensor.load_safetensors(path), name = plain(name), weight?(name), do: {name, tensor}
+    end
 
-    defp read(of_files, path) do
-      tensors = Enum.reduce(of_files, &Map.merge/2)
+    defp weight?(name), do: String.starts_with?(name, "layers.") or is_map_key(@of_model, name)
+
+    defp read(weights, path) do
+      once!(Enum.map(weights, &elem(&1, 0)), path)
+      Enum.each(weights, &floating!/1)
+      tensors = Map.new(weights)
       {table, others} = table(tensors)
 
       parameters =
-        for {name, tensor} <- others, {layer, parameter} <- place(name, path), reduce: table do
+        for {name, tensor} <- others, {layer, parameter} = place(name, path), reduce: table do
           layers -> put_in(layers, [Access.key(layer, %{}), parameter], to_axon(tensor, parameter))
         end
 
       whole!(Map.keys(tensors), path)
       parameters
     end
+
+    # No file says which of two is meant.
+    defp once!(names, path) do
+      with [name | _] <- names -- Enum.uniq(names) do
+        raise ArgumentError, "expected #{path} to hold every weight once, got: #{name} twice"
+      end
+    end
+
+    # The integers of a quantized checkpoint are no weights without their scales.
+    defp floating!({_name, %{type: {class, _bits}}}) when class in [:f, :bf], do: :ok
+    defp floating!({name, %{type: type}}), do: Error.wrong!(name, "have a type of floating point", type)
 
     # What is lacking would be there at random.
     defp whole!(names, path) do
@@ -103,7 +120,7 @@ if Code.ensure_loaded?(Axon) do
       with {index, "." <> of_block} <- Integer.parse(rest),
            true <- index >= 0 and String.starts_with?(rest, "#{index}."),
            %{^of_block => {layer, parameter}} <- @of_block do
-        [{"mamba_block_#{index + 1}_#{layer}", parameter}]
+        {"mamba_block_#{index + 1}_#{layer}", parameter}
       else
         _ ->
           known = @of_block |> Map.keys() |> Enum.sort() |> Enum.join(", ")
@@ -111,7 +128,7 @@ if Code.ensure_loaded?(Axon) do
       end
     end
 
-    defp place(name, _path), do: @of_model |> Map.take([name]) |> Map.values()
+    defp place(name, _path), do: @of_model[name]
 
     defp to_axon(tensor, "kernel"), do: tensor |> Tensor.to_nx() |> Nx.transpose()
     defp to_axon(tensor, _parameter), do: Tensor.to_nx(tensor)

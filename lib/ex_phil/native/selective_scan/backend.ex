@@ -19,28 +19,31 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
     Error.wrong!(:backend, "be one of :auto, :cuda, {:cuda, ordinal}, :cpu, :nx", value)
   end
 
-  # What the environment asks for; nil where it does not.
-  defp from_environment do
-    case System.get_env(@variable) do
-      none when none in [nil, ""] -> nil
-      "auto" -> :auto
-      "cuda" -> :cuda
-      "cpu" -> :cpu
-      "nx" -> :nx
-      "cuda:" <> ordinal = text -> with(:error <- device(ordinal), do: unknown!(text))
-      text -> unknown!(text)
-    end
-  end
+  @doc "The backend that a word stands for, in the environment variable and on command lines; `:error` where it is none."
+  @spec parse(String.t()) :: {:ok, preference} | :error
+  def parse(word) when word in ~w(auto cuda cpu nx), do: {:ok, String.to_existing_atom(word)}
 
-  defp device(ordinal) do
+  def parse("cuda:" <> ordinal) do
     case Integer.parse(ordinal) do
-      {n, ""} when n >= 0 -> {:cuda, n}
+      {n, ""} when n >= 0 -> {:ok, {:cuda, n}}
       _ -> :error
     end
   end
 
-  defp unknown!(text) do
-    Error.wrong!("the environment variable #{@variable}", "be one of auto, cpu, cuda, cuda:1, nx", text)
+  def parse(_word), do: :error
+
+  # What the environment asks for; nil where it does not.
+  defp from_environment, do: from_environment(System.get_env(@variable, ""))
+  defp from_environment(""), do: nil
+
+  defp from_environment(text) do
+    case parse(text) do
+      {:ok, backend} ->
+        backend
+
+      :error ->
+        Error.wrong!("the environment variable #{@variable}", "be one of auto, cpu, cuda, cuda:1, nx", text)
+    end
   end
 
   @doc """

@@ -52,7 +52,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
 
   @doc "The backward pass: the gradients by the names of the inputs."
   def backward(dy, given, options) do
-    tensors = Options.tensors!(given, options) ++ Options.upstream!(dy, options)
+    tensors = Options.tensors!(given, options) ++ Options.output_gradients!(dy, options)
     with_states = [{:boundary_states, options.boundary_states} | tensors]
     Check.real!(:scan, with_states)
 
@@ -76,7 +76,10 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     {x, dt, a, b, c} = tensors = cast!(given)
     dy = Tensor.cast!(dy, :dy)
     inputs = %{x: x, dt: dt, a: a, b: b, c: c}
-    check = fn -> Check.backward!(Options.tensors!(tensors, options), Options.upstream!(dy, options), options) end
+
+    check = fn ->
+      Check.backward!(Options.tensors!(tensors, options), Options.output_gradients!(dy, options), options)
+    end
 
     {:ok, gradients} =
       run(:backward, options, inputs, check, fn
@@ -102,12 +105,13 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     end
   end
 
-  @doc "Which backend a forward pass takes, and why."
-  def backend(given, options) do
+  @doc "Which backend the forward pass of a call takes, and why: a step, where x has no frames."
+  def backend({x, _dt, _a, _b, _c} = given, opts) do
+    form = if match?(%{shape: {_batch, _dim}}, x), do: :step, else: :scan
+    options = Options.read!(opts, form)
     tensors = Options.tensors!(given, options)
     eager!(tensors)
     inputs = Check.specs(tensors)
-    form = if match?({_batch, _dim}, inputs.x.shape), do: :step, else: :scan
     Check.real!(form, tensors)
     Check.run!(form, tensors, options)
 

@@ -1,6 +1,6 @@
 defmodule ExPhil.Native.SelectiveScan.Check do
   @moduledoc false
-  # Whether a call makes sense, from types and shapes alone. The native `Problem` decides; where the library is not
+  # Whether a call makes sense, from types, shapes and lengths. The native `Problem` decides; where the library is not
   # loaded, the same rules in the same order stand here, but for those of options alone, which `Options` has, and those of a backward
   # pass for calls that do not reach it.
   alias ExPhil.Native.{Error, Nif, Tensor}
@@ -19,6 +19,9 @@ defmodule ExPhil.Native.SelectiveScan.Check do
       :ok -> native!(form, specs(tensors), options)
       _ -> here!(form, specs(tensors), options)
     end
+
+    for {name, tensor} <- tensors, do: length!(called(name, form), tensor)
+    :ok
   end
 
   @doc "Tensors by their names, as the native library sees them; those of Nx without their numbers, which stay where they are."
@@ -37,21 +40,24 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   end
 
   @doc """
-  Raises where a backward pass is wrong: its `tensors`, what flows in (`upstream`), or the boundary states among the
-  options.
+  Raises where a backward pass is wrong: its `tensors`, what flows in (`given`, by its names), or the boundary states among
+  the options.
   """
-  def backward!(tensors, upstream, options) do
+  def backward!(tensors, given, options) do
     run!(:scan, tensors, options)
     %{x: x, a: a} = specs = specs(tensors)
-    upstream = for {name, tensor} <- upstream, do: {name, spec(tensor)}
-    for {name, spec} <- upstream, do: element!(name, spec.type)
+    output_gradients = for {name, tensor} <- given, do: {name, spec(tensor)}
+    for {name, spec} <- output_gradients, do: formed!(name, spec)
+    for {name, spec} <- output_gradients, do: element!(name, spec.type)
     shapes = [dy: x.shape, dfinal_state: Scratch.state_shape(x, a)]
-    for {name, spec} <- upstream, do: as_expected!(name, spec, x.type, shapes[name])
+    for {name, spec} <- output_gradients, do: as_expected!(name, spec, x.type, shapes[name])
     if states = options.boundary_states, do: boundary_states!(spec(states), specs, options)
+    for {name, tensor} <- [{:boundary_states, options.boundary_states} | given], do: length!(name, tensor)
     :ok
   end
 
   defp boundary_states!(states, specs, options) do
+    formed!(:boundary_states, states)
     element!(:boundary_states, states.type)
     shape = states |> chunks(specs, options) |> Scratch.boundary_shape(specs, options)
     as_expected!(:boundary_states, states, specs.x.type, shape)
@@ -71,14 +77,25 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     if spec.shape != shape, do: wrong!(name, "have shape #{shape |> Tuple.to_list() |> shape()}", spec.shape)
   end
 
-  @doc "Raises where a tensor has not the numbers that it stands for. Those of Nx have."
-  def lengths!(tensors) do
-    for {name, %Tensor{type: type, shape: shape, data: data}} <- tensors do
-      expected = Numbers.bytes(type) * Tuple.product(shape)
-      if byte_size(data) != expected, do: wrong!(name, "hold #{expected} bytes", {:bytes, byte_size(data)})
+  # Whether a tensor has the numbers that it stands for. Those of Nx have.
+  defp length!(name, %Tensor{type: type, shape: shape, data: data}) do
+    expected = Numbers.bytes(type) * Tuple.product(shape)
+    if byte_size(data) != expected, do: wrong!(name, "hold #{expected} bytes", {:bytes, byte_size(data)})
+  end
+
+  defp length!(_name, _of_nx), do: :ok
+
+  # Whether the fields of a struct are what they are to be, as the native library says it when it reads one.
+  defp formed!(name, %{type: type, shape: shape, data: data}) do
+    if not match?({class, bits} when is_atom(class) and is_integer(bits), type) do
+      wrong!(name, "have a type such as {:f, 32}", type)
     end
 
-    :ok
+    if not (is_tuple(shape) and shape |> Tuple.to_list() |> Enum.all?(&(is_integer(&1) and &1 >= 0))) do
+      wrong!(name, "have a shape that is a tuple of positive integers", shape)
+    end
+
+    if not is_binary(data), do: wrong!(name, "have data that is a binary", data)
   end
 
   @doc """
@@ -112,6 +129,7 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   @doc "The check without the native library."
   def here!(form, specs, options) do
     tensors = in_order(form, specs)
+    for {name, spec} <- tensors, do: formed!(name, spec)
     for {name, spec} <- tensors, do: element!(name, spec.type)
     sequence = axes!(form, specs.x)
     if form == :step, do: causal!(options, specs)

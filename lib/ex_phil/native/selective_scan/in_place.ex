@@ -65,7 +65,7 @@ defmodule ExPhil.Native.SelectiveScan.InPlace do
     @doc "`{:ok, gradients}` by the names of the inputs, or the error of the native call."
     def backward(ordinal, dy, given, options) do
       named = Options.tensors!(given, options)
-      Check.backward!(named, Options.upstream!(dy, options), options)
+      Check.backward!(named, Options.output_gradients!(dy, options), options)
       gradients = for {name, tensor} <- named, name != :seq_idx, do: {name, fresh(tensor, tensor.shape)}
 
       addresses = for {name, tensor} <- gradients, do: {to_string(name), address(tensor)}

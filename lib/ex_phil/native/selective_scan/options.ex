@@ -142,7 +142,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   end
 
   @doc "What flows into a backward pass, by its names."
-  def upstream!(dy, options), do: [{:dy, Tensor.given!(dy, :dy)} | present(options, [:dfinal_state])]
+  def output_gradients!(dy, options), do: [{:dy, Tensor.given!(dy, :dy)} | present(options, [:dfinal_state])]
 
   defp present(options, names), do: for(name <- names, tensor = Map.fetch!(options, name), do: {name, tensor})
 

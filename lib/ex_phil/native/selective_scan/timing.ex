@@ -9,7 +9,7 @@ defmodule ExPhil.Native.SelectiveScan.Timing do
   def measure(call, trials, warm_ups) do
     for _ <- 1..warm_ups//1, do: call.()
     times = for _ <- 1..trials//1, do: once(call)
-    statistics(Enum.sort(times))
+    statistics(times)
   end
 
   defp once(call) do
@@ -18,7 +18,9 @@ defmodule ExPhil.Native.SelectiveScan.Timing do
     (System.monotonic_time(:nanosecond) - started) / 1000
   end
 
-  defp statistics(sorted) do
+  @doc false
+  def statistics(times) do
+    sorted = Enum.sort(times)
     count = length(sorted)
     mean = Enum.sum(sorted) / count
     variance = (sorted |> Enum.map(&((&1 - mean) * (&1 - mean))) |> Enum.sum()) / max(count - 1, 1)

@@ -68,6 +68,14 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    @tag :native_in_defn
+    @tag :no_cuda
+    test "the backend that is asked for in a defn is the only one that runs" do
+      inputs = inputs()
+      scan = &SelectiveScan.scan(&1, inputs.dt, inputs.a, inputs.b, inputs.c, backend: :cuda)
+      assert_raise ExPhil.Native.Error, ~r/the cuda backend cannot run/, fn -> Nx.Defn.jit(scan).(inputs.x) end
+    end
+
     @tag :no_native_in_defn
     test "with an Nx that cannot call out of a defn is that of Nx there, unless the native one is asked for" do
       inputs = inputs()
@@ -119,13 +127,13 @@ if Code.ensure_loaded?(Nx) do
         wanted =
           for i <- 0..2 do
             own = if own?, do: a[i], else: a
-            SelectiveScan.scan(inputs.x, inputs.dt, own, b[i], c[i], backend: :cpu)
+            SelectiveScan.scan(inputs.x, inputs.dt, own, b[i], c[i], z: inputs.z, backend: :cpu)
           end
 
         for form_a <- [& &1, pairs], form_b <- [& &1, pairs], form_c <- [& &1, pairs] do
           given_a = if own?, do: vectorize.(form_a.(a)), else: form_a.(a)
           [given_b, given_c] = [vectorize.(form_b.(b)), vectorize.(form_c.(c))]
-          y = SelectiveScan.scan(inputs.x, inputs.dt, given_a, given_b, given_c)
+          y = SelectiveScan.scan(inputs.x, inputs.dt, given_a, given_b, given_c, z: inputs.z)
           close!(Nx.devectorize(y, keep_names: false), Nx.stack(wanted))
         end
       end
@@ -269,16 +277,17 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
-    test "the gradient of the initial state has the form that this has, whatever that of a" do
+    test "every gradient has the form of what it belongs to, complex or pairs, whatever that of the others" do
       inputs = inputs()
-      pairs = &(&1 |> Tensor.from_nx() |> Tensor.to_nx())
-      [a, b, c, state] = [complex({6, 4}), complex({2, 7, 4}), complex({2, 7, 4}), complex({2, 6, 4})]
+      both = fn shape -> shape |> complex() |> then(&[&1, &1 |> Tensor.from_nx() |> Tensor.to_nx()]) end
 
-      for a <- [a, pairs.(a)], state <- [state, pairs.(state)] do
+      for a <- both.({6, 4}), b <- both.({2, 7, 4}), c <- both.({6, 4}), state <- both.({2, 6, 4}) do
         gradients = SelectiveScan.backward(inputs.z, inputs.x, inputs.dt, a, b, c, initial_state: state)
-        assert Nx.shape(gradients.initial_state) == Nx.shape(state)
-        assert Nx.type(gradients.initial_state) == Nx.type(state)
-        assert Nx.shape(gradients.a) == Nx.shape(a)
+
+        for {name, given} <- [a: a, b: b, c: c, initial_state: state] do
+          got = gradients[name]
+          assert {name, Nx.type(got), Nx.shape(got)} == {name, Nx.type(given), Nx.shape(given)}
+        end
       end
     end
 
@@ -382,17 +391,35 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
+      test "of any parameter alone join the channels" do
+        inputs = %{inputs() | b: Tensor.to_nx(normal({6, 4}, {:f, 64})), c: Tensor.to_nx(normal({6, 4}, {:f, 64}))}
+        scan = &apply(SelectiveScan, :scan, args(&1) ++ [[d: &1.d, z: &1.z, dt_bias: &1.dt_bias]])
+
+        for name <- [:a, :b, :c, :d, :dt_bias] do
+          own = for factor <- 1..3, do: Nx.multiply(inputs[name], factor)
+          y = scan.(%{inputs | name => own |> Nx.stack() |> Nx.vectorize(:model)})
+          assert {name, y.vectorized_axes} == {name, [model: 3]}
+
+          for {tensor, index} <- Enum.with_index(own) do
+            close!(Nx.devectorize(y)[index], scan.(%{inputs | name => tensor}))
+          end
+        end
+      end
+
       @tag :vectorized_grad
       test "have the gradients in Nx that they have natively, whichever they are asked for" do
         inputs = inputs()
         xs = for(factor <- 1..3, do: Nx.multiply(inputs.x, factor)) |> Nx.stack() |> Nx.vectorize(:game)
         as = for(factor <- 1..3, do: Nx.multiply(inputs.a, factor)) |> Nx.stack() |> Nx.vectorize(:game)
 
-        for {x, a} <- [{xs, inputs.a}, {xs, as}, {inputs.x, as}] do
+        # Of y, and of the final state.
+        for {x, a} <- [{xs, inputs.a}, {xs, as}, {inputs.x, as}], result <- [0, 1] do
           [native, in_nx] =
             for backend <- [:cpu, :nx] do
               Nx.Defn.grad({x, a}, fn {x, a} ->
-                Nx.sum(SelectiveScan.scan(x, inputs.dt, a, inputs.b, inputs.c, backend: backend))
+                SelectiveScan.scan_with_state(x, inputs.dt, a, inputs.b, inputs.c, backend: backend)
+                |> elem(result)
+                |> Nx.sum()
               end)
             end
 

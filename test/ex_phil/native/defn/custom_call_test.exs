@@ -115,8 +115,8 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
 
       assert {length(given), tuple_size(results)} == {6, 3 + length(of_forward)}
 
-      upstream = ~s("x dt a b c z dy dfinal_state boundary_states")
-      names = [{"operands", upstream}, {"results", ~s("x dt a b c z#{of_backward}")}]
+      output_gradients = ~s("x dt a b c z dy dfinal_state boundary_states")
+      names = [{"operands", output_gradients}, {"results", ~s("x dt a b c z#{of_backward}")}]
       {target, [operands_named, results_named, {"shapes", shapes} | rest]} = CustomCall.call(backward)
       assert {target, [operands_named, results_named], rest} == {"exphil_selective_scan_bwd", names, options}
       # Two directions of chunks whose length is the backend's own affair.
@@ -127,6 +127,13 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
                operands ++ given ++ Tuple.to_list(gradients) ++ Tuple.to_list(results),
                &(Nx.rank(&1) == 1)
              )
+    end
+
+    test "a limit of zero is one, and so is the upper" do
+      for {block, _operands, _results} <- both(dt_limit: {0, 0.1}) do
+        {_target, attributes} = CustomCall.call(block)
+        assert Enum.take(attributes, -2) == [{"dt_limit_min", "0.0 : f64"}, {"dt_limit_max", "0.1 : f64"}]
+      end
     end
 
     test "EXLA compiles the default of a block where there is no XLA to take the handlers" do

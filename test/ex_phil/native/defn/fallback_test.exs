@@ -20,8 +20,8 @@ if Code.ensure_loaded?(Nx) do
         for backend <- [:nx, :cpu] do
           opts = [{:backend, backend} | opts]
           {y, state} = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [opts])
-          upstream = [{:dfinal_state, dfinal_state} | opts]
-          gradients = apply(SelectiveScan, :backward, [dy | args(inputs)] ++ [upstream])
+          output_gradients = [{:dfinal_state, dfinal_state} | opts]
+          gradients = apply(SelectiveScan, :backward, [dy | args(inputs)] ++ [output_gradients])
           Map.merge(gradients, %{y: y, final_state: state})
         end
 
@@ -46,6 +46,15 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    test "constants and groups in every mode" do
+      for {b, c} <- [{{6, 4}, {2, 6, 3, 4}}, {{2, 6, 2, 4}, {6, 4}}],
+          both_ways? <- [false, true],
+          reverse <- [false, true] do
+        inputs = %{random(type: {:f, 64}, seq: 6) | b: normal(b, {:f, 64}), c: normal(c, {:f, 64})}
+        assert apart(inputs, [bidirectional: both_ways?, reverse: reverse] ++ optional(inputs)) < 1.0e-12
+      end
+    end
+
     test "every type, within its rounding" do
       # Nx's binary backend cuts bf16 off where others round.
       for {type, rounding} <- [{{:f, 64}, 1.0e-13}, {{:f, 32}, 3.0e-6}, {{:bf, 16}, 8.0e-3}, {{:f, 16}, 1.0e-3}] do
@@ -64,6 +73,20 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    test "what is in frames that do not count, be it no number, has no part in gradients" do
+      inputs = random(type: {:f, 64}, batch: 1, seq: 4)
+      opts = [dt_softplus: true, seq_idx: Tensor.from_list([[0, -1, 0, 1]], :s32)]
+
+      for name <- [:x, :dt, :z, :b, :c] do
+        {1, 4, width} = inputs[name].shape
+        nan = List.duplicate(:nan, width)
+        counts = fn {frame, at} -> if at == 1, do: nan, else: frame end
+        [frames] = Tensor.to_list(inputs[name])
+        given = %{inputs | name => Tensor.from_list([frames |> Enum.with_index() |> Enum.map(counts)], :f64)}
+        assert {name, apart(given, opts ++ optional(given))} < {name, 1.0e-12}
+      end
+    end
+
     test "an infinite state ends with its sequence, by every algorithm, as in the native scan" do
       index = [
         [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3],
@@ -75,7 +98,7 @@ if Code.ensure_loaded?(Nx) do
       x = for row <- 0..1, do: for(at <- 0..18, do: [Map.get(special, {row, at}, 0.5), 1.0])
       x = Tensor.from_list(x, :f64)
       inputs = %{random(type: {:f, 64}, seq: 19, dim: 2) | x: x}
-      upstream = normal({2, 19, 2}, {:f, 64})
+      output_gradients = normal({2, 19, 2}, {:f, 64})
 
       for algorithm <- @algorithms, both_ways? <- [false, true], reverse <- [false, true] do
         opts = [bidirectional: both_ways?, reverse: reverse, seq_idx: Tensor.from_list(index, :s32)]
@@ -83,7 +106,7 @@ if Code.ensure_loaded?(Nx) do
         [nx, native] =
           for backend <- [[backend: :nx, algorithm: algorithm], [backend: :cpu]] do
             {y, state} = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [backend ++ opts])
-            gradients = apply(SelectiveScan, :backward, [upstream | args(inputs)] ++ [backend ++ opts])
+            gradients = apply(SelectiveScan, :backward, [output_gradients | args(inputs)] ++ [backend ++ opts])
             Map.merge(gradients, %{y: y, final_state: state})
           end
 
@@ -112,6 +135,10 @@ if Code.ensure_loaded?(Nx) do
       end
 
       assert apart(random([]), dt_limit: {-1.0e300, 1.0e300}) < 1.0e-5
+      # Beyond what f32 has an exponential of.
+      inputs = %{random([]) | dt: uniform({2, 7, 6}, {:f, 32}, 90.0, 100.0)}
+      inputs = %{inputs | a: uniform({6, 4}, {:f, 32}, -0.01, -0.001)}
+      assert apart(inputs, dt_softplus: true) < 1.0e-5
     end
 
     test "lengths around the powers of two and the windows" do
@@ -146,6 +173,31 @@ if Code.ensure_loaded?(Nx) do
 
       for method <- @methods do
         assert {method, apart(%{inputs | a: a, dt: dt}, method: method)} < {method, 1.0e-11}
+      end
+    end
+
+    test "far from zero, the series that is not taken spoils no gradient" do
+      inputs = %{random([]) | a: Tensor.from_list(List.duplicate([-5.0, -50.0, -500.0, -5000.0], 6))}
+      inputs = %{inputs | dt: Tensor.from_list(List.duplicate(List.duplicate(List.duplicate(1.0, 6), 7), 2))}
+      for method <- @methods, do: assert({method, apart(inputs, method: method)} < {method, 1.0e-5})
+    end
+
+    test "the series has all the terms that singles need, real and complex" do
+      rates = for z <- [2.0, 2.25, 2.5, 2.75, 2.875, 2.99], do: [-z]
+      pairs = for [z] <- rates, do: [[0.6 * z, 0.8 * z]]
+      [x, dt] = for _ <- 1..2, do: Tensor.from_list([[List.duplicate(1.0, 6)]])
+
+      for method <- [:zoh_exact, :foh, :poly, :highorder],
+          {a, one} <- [{rates, [[[1.0]]]}, {pairs, [[[[1.0, 0.0]]]]}] do
+        opts = [method: method, bidirectional: false]
+        one = Tensor.from_list(one)
+        got = SelectiveScan.scan(x, dt, Tensor.from_list(a), one, one, [backend: :nx] ++ opts)
+        [x, dt, one] = for tensor <- [x, dt, one], do: as_type(tensor, {:f, 64})
+        wanted = SelectiveScan.scan(x, dt, Tensor.from_list(a, :f64), one, one, [backend: :cpu] ++ opts)
+
+        for {got, wanted} <- Enum.zip(for(tensor <- [got, wanted], do: List.flatten(Tensor.to_list(tensor)))) do
+          assert abs(got - wanted) <= 3.0e-6 * abs(wanted)
+        end
       end
     end
 
@@ -236,13 +288,27 @@ if Code.ensure_loaded?(Nx) do
         assert Check.here!(form, good(form), options([])) == :ok
       end
 
+      for form <- [:scan, :step], {name, tensor} <- good(form), field <- [:type, :shape, :data] do
+        told_the_same!(form, %{good(form) | name => Map.put(tensor, field, nil)}, options([]))
+      end
+
       told_the_same!(:step, good(:scan), options([]))
       complex = [a: Tensor.zeros({6, 4, 2}), c: Tensor.zeros({6, 4}), b: Tensor.zeros({6, 4, 2})]
       told_the_same!(:scan, Map.merge(good(:scan), Map.new(complex)), options([]))
       # Type and shape alone are looked at.
       huge = %{good(:scan).x | shape: {1, 2 ** 60, 6}}
       told_the_same!(:scan, %{good(:scan) | x: huge, dt: huge, b: good(:scan).a, c: good(:scan).a}, options([]))
+      # States of whole vectors and blocks come to 2^63 bytes, and to just less.
+      of = fn seq -> Map.new(good(:scan), fn {name, tensor} -> {name, long(name, tensor, seq)} end) end
+      told_the_same!(:scan, of.(2 ** 48), options([]))
+      assert Check.here!(:scan, of.(2 ** 48 - 1), options([])) == :ok
+      assert_raise ArgumentError, ~r/to hold/, fn -> Check.run!(:scan, of.(2 ** 48 - 1), options([])) end
     end
+
+    defp long(name, %{shape: {_, _, dim}} = tensor, seq) when name in [:x, :dt],
+      do: %{tensor | shape: {1, seq, dim}}
+
+    defp long(name, tensor, _seq), do: if(name in [:b, :c], do: good(:scan).a, else: tensor)
 
     test "of two faults, the same one is told with the native library and without" do
       for form <- [:scan, :step], {tensors, settings} <- faults(form), {more, further} <- faults(form) do

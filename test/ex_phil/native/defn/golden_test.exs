@@ -42,8 +42,8 @@ if Code.ensure_loaded?(Nx) do
         assert distance(y, tensors["#{@case_name}/out/y"]) < 1.0e-13
         assert distance(state, tensors["#{@case_name}/out/final_state"]) < 1.0e-13
 
-        upstream = [{:dfinal_state, input.("dfinal_state")} | opts]
-        gradients = apply(SelectiveScan, :backward, [input.("dy") | given] ++ [upstream])
+        output_gradients = [{:dfinal_state, input.("dfinal_state")} | opts]
+        gradients = apply(SelectiveScan, :backward, [input.("dy") | given] ++ [output_gradients])
 
         for {@case_name <> "/grad/" <> name, wanted} <- tensors do
           assert {name, distance(gradients[String.to_existing_atom(name)], wanted)} < {name, 1.0e-12}

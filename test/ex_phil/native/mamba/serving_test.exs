@@ -1,18 +1,58 @@
 if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(ExPhil.Native.Mamba.Serving) do
+  defmodule ExPhil.Native.Mamba.ServingTest.Compiler do
+    # Nx's own, which tells the process `:test` what it compiles and what of it runs.
+    @behaviour Nx.Defn.Compiler
+    alias Nx.Defn.Evaluator
+
+    @impl true
+    def __compile__(key, vars, fun, opts) do
+      {test, opts} = Keyword.pop!(opts, :test)
+      [_parameters, %{"frame" => frame}] = vars
+      games = Nx.axis_size(frame, 0)
+      send(test, {:compiled, games, opts})
+      compiled = Evaluator.__compile__(key, vars, fun, opts)
+
+      fn inputs ->
+        send(test, {:ran, games})
+        compiled.(inputs)
+      end
+    end
+
+    @impl true
+    def __jit__(key, vars, fun, inputs, opts), do: __compile__(key, vars, fun, opts).(inputs)
+
+    @impl true
+    defdelegate __partitions_options__(opts), to: Evaluator
+
+    @impl true
+    defdelegate __to_backend__(opts), to: Evaluator
+  end
+
+  defmodule ExPhil.Native.Mamba.ServingTest.Elsewhere do
+    # A backend whose tensors are not for another node.
+    defstruct [:here]
+
+    def backend_copy(%{data: %{here: tensor}}, Nx.BinaryBackend, _opts), do: tensor
+  end
+
   defmodule ExPhil.Native.Mamba.ServingTest do
     # Many games in one serving, on one node and on two.
     use ExUnit.Case
     doctest ExPhil.Native.Mamba.Serving
 
+    alias __MODULE__.{Compiler, Elsewhere}
     alias ExPhil.Native.Mamba
 
     @opts [embed_size: 5, hidden_size: 8, state_size: 3, num_layers: 2]
     @frames 6
 
-    defp parameters do
-      {init, _predict} = Axon.build(Mamba.build(@opts), seed: 0)
+    defp parameters(head \\ & &1) do
+      {init, _predict} = @opts |> Mamba.build() |> head.() |> Axon.build(seed: 0)
       init.(Nx.template({1, 60, 5}, :f32), Axon.ModelState.empty())
     end
+
+    # The first frame of so many games, all of them the same.
+    defp first(games), do: {Nx.broadcast(0.5, {games, 5}), Mamba.initial_state(@opts, games)}
 
     # The frames of a game, other ones in every game.
     defp game(seed) do
@@ -84,6 +124,96 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(ExPhil.Native.Mamba.Serving
       end
     end
 
+    test "is compiled for the powers of two up to its size, and that, and a batch runs in the least that holds it" do
+      options = [compiler: Compiler, test: self(), garbage_collect: true]
+      serving = Mamba.Serving.new(parameters(), [batch_size: 5, defn_options: options] ++ @opts)
+      start_supervised!({Nx.Serving, name: Games, serving: serving})
+
+      for size <- [1, 2, 4, 5] do
+        assert_received {:compiled, ^size, opts}
+        # And not the keys that Nx.Serving adds.
+        assert opts == [garbage_collect: true]
+      end
+
+      refute_received {:compiled, _size, _opts}
+
+      for {games, size} <- [{1, 1}, {2, 2}, {3, 4}, {4, 4}, {5, 5}] do
+        Nx.Serving.batched_run(Games, first(games))
+        assert_received {:ran, ^size}
+        refute_received {:ran, _size}
+      end
+    end
+
+    test "takes as many games and waits for them as long as it is told, else 32 and a millisecond" do
+      for {own, told} <- [
+            {[], {32, [batch_timeout: 1]}},
+            {[batch_size: 5, batch_timeout: 0], {5, [batch_timeout: 0]}}
+          ] do
+        serving = Mamba.Serving.new(parameters(), own ++ @opts)
+        assert {serving.batch_size, serving.process_options} == told
+      end
+    end
+
+    test "answers cross to another node in the backend that every node has" do
+      tensor = Nx.tensor([1.0, 2.0])
+      elsewhere = %{tensor | data: %Elsewhere{here: tensor}}
+      answer = {elsewhere, %{"mamba_block_1_ssm_state" => elsewhere}}
+      crossed = Mamba.Serving.new(parameters(), @opts).distributed_postprocessing.(answer)
+      assert crossed == {tensor, %{"mamba_block_1_ssm_state" => tensor}}
+    end
+
+    test "gives what a head makes of the hidden state" do
+      for {head, shapes} <- [
+            {&Axon.dense(&1, 3, name: "head"), {2, 3}},
+            {&Axon.nx(&1, fn hidden -> Nx.argmax(hidden, axis: 1) end), {2}},
+            {&%{stick: &1, buttons: {Axon.dense(&1, 1, name: "head"), Axon.flatten(&1)}},
+             %{stick: {2, 8}, buttons: {{2, 1}, {2, 8}}}}
+          ] do
+        trained = fn hidden -> hidden |> head.() |> then(&if(is_struct(&1), do: &1, else: Axon.container(&1))) end
+        serving = trained |> parameters() |> Mamba.Serving.new([head: head, batch_size: 2] ++ @opts)
+        {output, _state} = Nx.Serving.run(serving, first(2))
+        assert shapes(output) == shapes
+      end
+    end
+
+    defp shapes(%Nx.Tensor{shape: shape}), do: shape
+    defp shapes(%{} = outputs), do: Map.new(outputs, fn {name, output} -> {name, shapes(output)} end)
+    defp shapes({left, right}), do: {shapes(left), shapes(right)}
+
+    test "a head that does not keep the axis of games is refused when the serving starts" do
+      for {head, size, got} <- [
+            {&Axon.nx(&1, fn hidden -> Nx.squeeze(hidden) end), 1, {8}},
+            {&Axon.nx(&1, fn hidden -> Nx.argmax(hidden) end), 1, {}},
+            {&Axon.nx(&1, fn hidden -> Nx.flatten(hidden) end), 1, {8}},
+            {&Axon.nx(&1, fn _hidden -> 1.0 end), 1, {}},
+            {&Axon.nx(&1, fn hidden -> Nx.new_axis(hidden, 0) end), 2, {1, 2, 8}},
+            {fn _hidden -> Axon.constant(Nx.tensor([[1.0, 2.0]])) end, 2, {1, 2}},
+            {&{&1, %{left: Axon.nx(&1, fn hidden -> Nx.transpose(hidden) end)}}, 1, {8, 1}}
+          ] do
+        serving = Mamba.Serving.new(parameters(), [head: head, batch_size: 3] ++ @opts)
+
+        words =
+          "expected head to keep the axis of games, the first, #{size} long in every output, got: #{inspect(got)}"
+
+        assert {:error, reason} = start_supervised({Nx.Serving, name: Games, serving: serving})
+        assert Exception.format_exit(reason) =~ words
+      end
+    end
+
+    test "parameters in f64 give an output in f64 and a state that the next request takes" do
+      parameters = parameters()
+      double = Axon.ModelState.new(for {layer, own} <- parameters.data, into: %{}, do: {layer, as_f64(own)})
+
+      start_supervised!({Nx.Serving, name: Games, serving: Mamba.Serving.new(double, [batch_size: 1] ++ @opts)})
+
+      {output, state} = play(Games, game(1))
+      assert Nx.type(output) == {:f, 64}
+      for {_name, tensor} <- state, do: assert(Nx.type(tensor) == {:f, 32})
+      close!(output, whole(parameters, game(1)))
+    end
+
+    defp as_f64(own), do: Map.new(own, fn {name, tensor} -> {name, Nx.as_type(tensor, :f64)} end)
+
     test "parameters that are none are refused" do
       for {wrong, got} <- [{nil, "nil"}, {[a: 1], "[a: 1]"}, {%{"a" => "b"}, ~S({"a", "b"})}] do
         error = assert_raise ArgumentError, fn -> Mamba.Serving.new(wrong, @opts) end
@@ -129,9 +259,16 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(ExPhil.Native.Mamba.Serving
             {{frame, %{state | name => Nx.concatenate([tensor, tensor])}},
              "expected mamba_block_1_conv_state to have shape {1, 4, 16}, got: {2, 4, 16}"},
             {{Nx.template({1, 5}, :f32), state}, ~r/^expected frame to hold numbers, got: #Nx.Tensor/},
+            {{Nx.Defn.debug_expr(&Nx.negate/1).(frame), state},
+             ~r/^expected frame to hold numbers, got: #Nx.Tensor/},
+            {{frame, %{state | name => Nx.to_template(tensor)}},
+             ~r/^expected mamba_block_1_conv_state to hold numbers, got: #Nx.Tensor/},
             {{frame, %{state | name => nil}}, "expected mamba_block_1_conv_state to be an Nx.Tensor, got: nil"},
             {{Nx.vectorize(Nx.new_axis(frame, 0), :seat), state},
-             "expected frame to have no vectorized axes, got: [seat: 1]"}
+             "expected frame to have no vectorized axes, got: [seat: 1]"},
+            {{Nx.vectorize(frame, :game), state}, "expected frame to have no vectorized axes, got: [game: 1]"},
+            {{frame, %{state | name => Nx.vectorize(tensor, :game)}},
+             "expected mamba_block_1_conv_state to have no vectorized axes, got: [game: 1]"}
           ] do
         assert_raise ArgumentError, message, fn -> Nx.Serving.batched_run(Games, request) end
       end

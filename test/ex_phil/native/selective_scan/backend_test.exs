@@ -108,6 +108,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       given = if call == step, do: frames, else: inputs
       assert_raise Error, ~r/the cuda backend cannot run: /, fn -> call.(given) end
       assert_raise ArgumentError, fn -> call.(%{given | fault => Tensor.zeros({5})}) end
+      assert_raise ArgumentError, ~r/to hold /, fn -> call.(%{given | fault => %{given[fault] | data: <<>>}}) end
     end
   end
 
@@ -177,7 +178,93 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
   test "what a device costs follows from type and shape" do
     x = Tensor.zeros({4, 1000, 512}, :bf16)
     assert Cost.cuda(:forward, x) == 55 + div(3 * byte_size(x.data), 40_000)
-    assert Cost.cuda(:backward, %{x | data: <<>>}) == Cost.cuda(:backward, x)
+    assert Cost.cuda(:backward, %{x | data: <<>>}) == 55 + div(5 * byte_size(x.data), 40_000)
+    assert Cost.cuda(:forward, Tensor.zeros({4000, 512}, :bf16)) == Cost.cuda(:forward, x)
+  end
+
+  test "the work follows from pass, type, components, method and directions" do
+    for {pass, type, components, opts, factor} <- [
+          {:forward, :f32, [], [], 1},
+          {:forward, :bf16, [], [], 1},
+          {:backward, :f32, [], [], 8},
+          {:forward, :f64, [], [], 2},
+          {:forward, :f32, [2], [], 4},
+          {:forward, :f32, [], [bidirectional: true], 2},
+          {:forward, :f32, [], [method: :bilinear], 1},
+          {:forward, :f32, [], [method: :zoh_exact], 2},
+          {:forward, :f32, [], [method: :foh], 2},
+          {:forward, :f32, [], [method: :highorder], 2},
+          {:forward, :f32, [], [method: :rk4], 2},
+          {:forward, :f32, [], [method: :poly], 4},
+          {:forward, :f32, [], [method: :poly, bidirectional: false], 2},
+          {:backward, :f64, [2], [method: :poly], 8 * 2 * 4 * 4}
+        ] do
+      states = List.to_tuple([3, 7, 16] ++ components)
+      given = %{x: Tensor.zeros({3, 7, 32}, type), a: zeros(List.to_tuple([32, 16] ++ components))}
+      given = Map.merge(given, %{b: zeros(states), c: zeros(states)})
+      got = Cost.work(pass, given, Options.read!(opts, :scan))
+      assert {pass, type, components, opts, got} == {pass, type, components, opts, factor * 3 * 7 * 32 * 16}
+    end
+  end
+
+  test "the work is that of sixteen channels and as many updates at least, and none where shapes make no sense" do
+    for {x, a, wanted} <- [
+          {{1, 1, 1}, {1, 1}, 16 * 16},
+          {{1, 1}, {1, 1}, 16 * 16},
+          {{1, 16, 16}, {16, 1}, 16 * 16},
+          {{1, 17, 16}, {16, 1}, 16 * 17},
+          {{1, 1, 17}, {17, 1}, 2 * 16 * 16},
+          {{3, 1, 1}, {1, 1}, 3 * 16 * 16},
+          {{1, 1, 1}, {1}, 0},
+          {{1}, {1, 1}, 0},
+          {nil, {1, 1}, 0},
+          {{1, 1, :many}, {1, 1}, 0}
+        ] do
+      inputs = %{x: %{zeros({1}) | shape: x}, a: zeros(a), b: zeros({1, 1}), c: zeros({1, 1})}
+      assert {x, a, Cost.work(:forward, inputs, Options.read!([], :scan))} == {x, a, wanted}
+    end
+  end
+
+  test "the time of work, and what is short" do
+    work = 2_500 * System.schedulers_online()
+    assert for(work <- [work - 1, work, 2 * work], do: Cost.cpu(work)) == [0, 1, 2]
+    assert Cost.short?(32_768) and not Cost.short?(32_769)
+  end
+
+  test "what is short runs on the scheduler of the caller, what is long on a dirty one" do
+    # Backward, as much work is eight times as long.
+    for {function, seq, native} <- [
+          {:scan, 128, :forward_cpu},
+          {:scan, 129, :forward_cpu_dirty},
+          {:backward, 16, :backward_cpu},
+          {:backward, 17, :backward_cpu_dirty}
+        ] do
+      inputs = random(batch: 1, seq: seq, dim: 16, state: 16)
+      calls = native_calls(fn -> call(inputs, function, backend: :cpu) end)
+      ran = for {name, _arguments} <- calls, to_string(name) =~ "_cpu", do: name
+      assert {function, seq, ran} == {function, seq, [native]}
+    end
+  end
+
+  test "devices are looked for once" do
+    find_instead(nil)
+    calls = native_calls(fn -> for _ <- 1..3, do: SelectiveScan.devices() end)
+    assert length(for {:cuda_devices, []} <- calls, do: :looked) == 1
+  end
+
+  test "a device that is not there is named, whoever asks for it", %{inputs: inputs} do
+    find_instead({:ok, [%{ordinal: 0, name: "the only one"}]})
+    System.put_env(@variable, "cuda:3")
+    message = "the cuda backend cannot run: there is no device 3; the CUDA devices of this machine are [0]"
+
+    for opts <- [[], [backend: {:cuda, 3}]], function <- [:scan, :backward, :backend_for] do
+      assert_raise Error, message, fn -> call(inputs, function, opts) end
+    end
+
+    find_instead({:ok, []})
+    message = "the cuda backend cannot run: there is no CUDA device; use backend: :auto or :cpu"
+    assert_raise Error, message, fn -> call(inputs, :scan, backend: :cuda) end
+    assert call(inputs, :backend_for, backend: :auto) == {:cpu, "there is no CUDA device"}
   end
 
   test "a device that does not work is announced by a call, not by a question", %{inputs: inputs} do
@@ -187,6 +274,12 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     refute_received {:fell_back, _, _}
     assert capture_log(fn -> call(inputs, :scan, []) end) =~ "the driver does not start"
     assert_received {:fell_back, _, %{from: :cuda, to: :cpu, reason: "the driver does not start"}}
+  end
+
+  test "a wrong call is announced nowhere, though another backend would take its place", %{inputs: inputs} do
+    find_instead({:error, {:failed, "the driver does not start"}})
+    for function <- [:scan, :backward], do: catch_error(call(%{inputs | c: inputs.x}, function, []))
+    refute_received {:fell_back, _, _}
   end
 
   if Code.ensure_loaded?(Nx.Pointer) do
@@ -234,6 +327,15 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       assert length(String.split(log, "in place of")) == 2
     end
 
+    test "is worth the transfer sooner in a backward pass" do
+      inputs = random(batch: 1, seq: 16, dim: 32, state: 96 * System.schedulers_online())
+      assert {:cpu, _} = call(inputs, :backend_for, [])
+      call(inputs, :scan, [])
+      refute_received {:fell_back, _, _}
+      assert capture_log(fn -> call(inputs, :backward, []) end) =~ "cpu in place of cuda"
+      assert_received {:fell_back, _, _}
+    end
+
     test "is an error where it was asked for", %{inputs: inputs} do
       assert_raise Error, fn -> call(inputs, :scan, backend: {:cuda, 99}) end
       refute_received {:fell_back, _, _}
@@ -269,6 +371,37 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     for time <- ["first", "loaded again", "purged"], do: assert(words =~ "#{time}: true")
   end
 
+  test "deleted while its code is in use, as by recompile(), it says what to do, and is loaded again after a purge" do
+    words =
+      in_a_beam_of_its_own(Application.app_dir(:exphil_native, "ebin"), """
+      alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
+      x = Tensor.zeros({1, 2, 3})
+      b = Tensor.zeros({1, 2, 4})
+      scan = fn -> SelectiveScan.scan(x, x, Tensor.zeros({3, 4}), b, b, backend: :cpu) == x end
+      IO.puts("first: \#{scan.()}")
+      :code.purge(Nif)
+      :code.delete(Nif)
+      IO.puts("available: \#{SelectiveScan.available?()}")
+      try do
+        scan.()
+      rescue
+        error in ExPhil.Native.Error -> IO.puts("\#{error.kind}: \#{error.message}")
+      end
+      :code.purge(Nif)
+      {:module, Nif} = :code.load_file(Nif)
+      IO.puts("again: \#{scan.()} \#{SelectiveScan.available?()}")
+      """)
+
+    assert words =~ "first: true"
+    assert words =~ "available: false"
+
+    assert words =~
+             "unavailable: the native library is not loaded: it belongs to deleted code; " <>
+               "restart the VM, or :code.purge(ExPhil.Native.Nif) and load it again"
+
+    assert words =~ "again: true true"
+  end
+
   describe "without the native library" do
     @describetag :tmp_dir
 
@@ -296,6 +429,15 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       rescue
         error in ExPhil.Native.Error -> IO.puts("backend_for \#{error.kind}")
       end
+      for {name, call} <- [instructions: &SelectiveScan.instruction_set/0, xla: &SelectiveScan.xla_register/0] do
+        try do
+          call.()
+        rescue
+          error in ExPhil.Native.Error -> IO.puts("\#{name} \#{error.kind}")
+        end
+      end
+      %{data: zeros} = Tensor.zeros({2 ** 24 + 1})
+      IO.puts("zeros: \#{zeros == :binary.copy(<<0>>, 2 ** 26 + 4)}")
       """
 
       words = in_a_beam_of_its_own(ebin, script)
@@ -306,7 +448,17 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
                  ~r/#{name} unavailable: the native library is not loaded: .*#{Regex.escape(dir)}.*; run `mix compile/
       end
 
-      assert words =~ "backend_for unavailable"
+      for name <- ~w(backend_for instructions xla), do: assert(words =~ "#{name} unavailable")
+      assert words =~ "zeros: true"
+    end
+
+    test "outside of an application, the library is that of the working directory", %{tmp_dir: dir} do
+      beams = Path.join(dir, "beams")
+      File.cp_r!(Application.app_dir(:exphil_native, "ebin"), beams)
+      script = "IO.puts(ExPhil.Native.SelectiveScan.available?())"
+      assert in_a_beam_of_its_own(beams, script, [], cd: dir) =~ "false"
+      File.ln_s!(Path.expand(Application.app_dir(:exphil_native, "priv")), Path.join(dir, "priv"))
+      assert in_a_beam_of_its_own(beams, script, [], cd: dir) =~ "true"
     end
 
     @tag :nx
@@ -328,6 +480,9 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       :telemetry.attach("fallback", [:exphil_native, :selective_scan, :fallback], tell, nil)
       SelectiveScan.backward(x, x, x, a, x, x)
       :telemetry.detach("fallback")
+      :telemetry.attach("in defn", [:exphil_native, :selective_scan, :fallback], tell, nil)
+      Nx.Defn.jit(fn x -> SelectiveScan.scan(x, x, a, x, x) end).(Tensor.to_nx(x))
+      :telemetry.detach("in defn")
       scan = fn opts -> SelectiveScan.scan(x, x, a, x, x, opts) |> Tensor.to_list() |> inspect() end
       IO.puts("auto: \#{scan.([])}")
       IO.puts("nx: \#{scan.([backend: :nx])}")
@@ -357,7 +512,8 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
       """
 
       words = in_a_beam_of_its_own(ebin, script, packages)
-      assert length(String.split(words, "event: cpu nx")) == 2
+      # Of the backward pass, and of the jitted scan.
+      assert length(String.split(words, "event: cpu nx")) == 1 + 2
       # y is x times the sum of cubes so far.
       for name <- ~w(auto nx), do: assert(words =~ "#{name}: [[[1.0], [18.0], [108.0]]]")
       assert words =~ "reason: the native library is not loaded"
@@ -370,9 +526,9 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     end
   end
 
-  defp in_a_beam_of_its_own(ebin, script, more \\ []) do
+  defp in_a_beam_of_its_own(ebin, script, more \\ [], opts \\ []) do
     paths = for path <- [ebin | more], do: ["-pa", path]
-    {words, 0} = System.cmd("elixir", List.flatten(paths) ++ ["-e", script], stderr_to_stdout: true)
+    {words, 0} = System.cmd("elixir", List.flatten(paths) ++ ["-e", script], [stderr_to_stdout: true] ++ opts)
     words
   end
 end

@@ -7,7 +7,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
 
   @optional [:d, :z, :dt_bias, :initial_state]
 
-  defp with_upstream(inputs, seed \\ 1) do
+  defp with_output_gradients(inputs, seed \\ 1) do
     :rand.seed(:exsss, {3, 4, seed})
     {batch, seq, dim} = inputs.x.shape
     state = Tuple.insert_at(inputs.a.shape, 0, batch)
@@ -31,7 +31,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
     {_, state} = inputs.a.shape
     own = inputs.a.type
 
-    with_upstream(%{
+    with_output_gradients(%{
       inputs
       | a: complex_rates({dim, state}, own),
         b: normal({batch, seq, state, 2}, inputs.x.type),
@@ -42,7 +42,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
 
   test "there is a gradient of everything that was given, of its shape and type" do
     for type <- [{:f, 32}, {:f, 64}, {:bf, 16}, {:f, 16}],
-        inputs = with_upstream(random(type: type)),
+        inputs = with_output_gradients(random(type: type)),
         inputs <- [inputs, complex(inputs), %{inputs | b: normal({2, 7, 3, 4}, type), c: normal({6, 4}, type)}] do
       opts = [dfinal_state: inputs.dfinal_state] ++ all(inputs)
       of_all = backward(inputs, opts)
@@ -58,7 +58,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
   end
 
   test "the gradients are slopes of the scan, for every method, in both modes and both directions" do
-    inputs = with_upstream(random(type: {:f, 64}, batch: 1, seq: 5, dim: 2, state: 2))
+    inputs = with_output_gradients(random(type: {:f, 64}, batch: 1, seq: 5, dim: 2, state: 2))
 
     for {method, coefficients} <- methods(), bidirectional <- [false, true], reverse <- [false, true] do
       opts = [method: method, coefficients: coefficients, bidirectional: bidirectional, reverse: reverse]
@@ -86,7 +86,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
   end
 
   test "a constant b is one that is the same in every frame" do
-    inputs = with_upstream(random(batch: 1, dim: 4, state: 3))
+    inputs = with_output_gradients(random(batch: 1, dim: 4, state: 3))
     constant = normal({4, 3}, {:f, 32})
     # With as many groups as channels, b of a channel is its own.
     repeated = Tensor.from_binary(:binary.copy(constant.data, 7), {:f, 32}, {1, 7, 4, 3})
@@ -108,7 +108,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
             [seq: 300, type: {:bf, 16}]
           ],
           method <- [:zoh, :poly],
-          inputs = with_upstream(random(sizes)),
+          inputs = with_output_gradients(random(sizes)),
           inputs <- [inputs, complex(inputs)] do
         opts = [method: method, backend: :cpu] ++ all(inputs)
         {y, state, boundary_states} = scan(inputs, opts)
@@ -126,7 +126,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
 
     @tag :cuda
     test "a CUDA device has none, and does without them" do
-      inputs = with_upstream(random(seq: 300))
+      inputs = with_output_gradients(random(seq: 300))
       {_, _, nil} = scan(inputs, backend: :cuda)
       {_, _, boundary_states} = scan(inputs, backend: :cpu)
       alone = backward(inputs, backend: :cuda)
@@ -138,7 +138,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
   test "the same call gives the same bits" do
     for sizes <- [[], [seq: 300, dim: 70], [batch: 9, seq: 40, dim: 33, state: 16]],
         method <- [:zoh, :poly, :highorder] do
-      inputs = with_upstream(random(sizes))
+      inputs = with_output_gradients(random(sizes))
       opts = [method: method, dfinal_state: inputs.dfinal_state] ++ all(inputs)
       wanted = backward(inputs, opts)
       for _ <- 1..5, do: assert(backward(inputs, opts) == wanted)
@@ -146,7 +146,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
   end
 
   test "reverse is the scan of the frames turned round" do
-    inputs = with_upstream(random(seq: 9))
+    inputs = with_output_gradients(random(seq: 9))
     turned = Map.merge(inputs, Map.new([:x, :dt, :b, :c, :z, :dy], &{&1, turn(inputs[&1])}))
 
     for method <- [:zoh, :highorder, :poly] do
@@ -164,7 +164,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
 
   test "a packed row is its sequences apart, forward and backward" do
     lengths = [5, 1, 9, 4]
-    inputs = with_upstream(random(batch: 1, seq: Enum.sum(lengths), dim: 6, state: 4))
+    inputs = with_output_gradients(random(batch: 1, seq: Enum.sum(lengths), dim: 6, state: 4))
     seq_idx = for {length, index} <- Enum.with_index(lengths), _ <- 1..length, do: index
     inputs = Map.put(inputs, :seq_idx, Tensor.from_list([seq_idx], :s32))
 
@@ -199,7 +199,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
   end
 
   test "a frame of padding has no gradients" do
-    inputs = with_upstream(random(batch: 1, seq: 4))
+    inputs = with_output_gradients(random(batch: 1, seq: 4))
     inputs = Map.put(inputs, :seq_idx, Tensor.from_list([[0, 0, -1, 1]], :s32))
     gradients = backward(inputs, all(inputs))
 
@@ -209,7 +209,7 @@ defmodule ExPhil.Native.SelectiveScan.BackwardTest do
   end
 
   test "a sequence cut in two, with the gradient of the state handed back, is the whole" do
-    inputs = with_upstream(random(batch: 1, seq: 8))
+    inputs = with_output_gradients(random(batch: 1, seq: 8))
     opts = &([dt_softplus: true] ++ Keyword.new(Map.take(&1, [:d, :z, :dt_bias])))
     whole = [initial_state: inputs.initial_state, dfinal_state: inputs.dfinal_state] ++ opts.(inputs)
 

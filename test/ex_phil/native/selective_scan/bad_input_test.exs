@@ -125,7 +125,11 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
       short = %{tensor | data: binary_part(tensor.data, 0, byte_size(tensor.data) - 1)}
       size = byte_size(tensor.data)
       assert refused([{name, short}]) == "expected #{name} to hold #{size} bytes, got: #{size - 1} bytes"
-      assert refused([{name, %{tensor | data: tensor.data <> <<0>>}}]) =~ "got: #{size + 1} bytes"
+
+      for backend <- [:cpu, :nx] do
+        longer = %{tensor | data: tensor.data <> <<0>>}
+        assert refused([{name, longer}], backend: backend) =~ "expected #{name} to hold #{size} bytes"
+      end
     end
 
     assert refused([], d: %{random([]).d | data: <<>>}) == "expected d to hold 24 bytes, got: 0 bytes"
@@ -159,6 +163,28 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     assert refused(x: %{x | shape: {huge, huge, huge}}, dt: %{x | shape: {huge, huge, huge}}) =~ "expected "
   end
 
+  test "structs with forged fields in a backward pass, whether its backend can run or not" do
+    %{x: x, initial_state: state} = inputs = random([])
+    boundary_states = Tensor.zeros({1, 2, 1, 6, 4})
+
+    for backend <- [:cpu, :nx, {:cuda, 99}],
+        {field, values} <- [type: [nil, :f32, {:f, 8}, {"f", 32}], shape: [nil, [2]], data: [nil]],
+        value <- values do
+      forged = &Map.put(&1, field, value)
+
+      for {name, changes, opts} <- [
+            {:x, [x: forged.(x)], []},
+            {:dy, [dy: forged.(x)], []},
+            {:dfinal_state, [], [dfinal_state: forged.(state)]},
+            {:boundary_states, [], [boundary_states: forged.(boundary_states)]}
+          ] do
+        given = inputs |> Map.put(:dy, x) |> Map.merge(Map.new(changes))
+        error = assert_raise ArgumentError, fn -> backward(given, [{:backend, backend} | opts]) end
+        assert error.message =~ "expected #{name} to have "
+      end
+    end
+  end
+
   test "options that are not a keyword list" do
     for opts <- [:method, %{method: :zoh}, [:zoh], [{"method", :zoh}], nil, [{:method, :zoh} | :rest]] do
       assert refused([], opts) == "expected options to be a keyword list, got: #{inspect(opts)}"
@@ -186,7 +212,9 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
   end
 
   test "limits of dt" do
-    for limit <- [0.1, {0.1}, {"0", 1}, [0, 1], {0, nil}, {0, 1, 2}, {1 <<< 2000, 0}, {0, 1 <<< 63}] do
+    beyond = [{1 <<< 2000, 0}, {0, 1 <<< 63}, {-(1 <<< 63) - 1, 0}]
+
+    for limit <- [0.1, {0.1}, {"0", 1}, [0, 1], {0, nil}, {:nan, 1}, {0, 1, 2} | beyond] do
       assert refused([], dt_limit: limit) ==
                "expected dt_limit to be {min, max}, two numbers, got: #{inspect(limit)}"
     end
@@ -252,6 +280,8 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
           {[c: nil], [], "expected c to be an ExPhil.Native.Tensor or an Nx.Tensor, got: nil"},
           {[], [z: Tensor.zeros({1})], "expected z to have shape {2, 7, 6}"},
           {[x: frame(inputs.x, 0)], [], "expected dt to have shape {2, 6}, got: {2, 7, 6}"},
+          {[x: frame(inputs.x, 0)], [initial_state: inputs.initial_state], "got: :initial_state"},
+          {[x: %{inputs.x | data: <<0>>}], [], "expected x to hold 336 bytes, got: 1 bytes"},
           {[x: Tensor.zeros({3})], [], "expected x to have shape {batch, seq, dim}, got: {3}"}
         ],
         backend <- [:cpu, :auto] do

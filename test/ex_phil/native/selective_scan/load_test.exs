@@ -45,14 +45,19 @@ defmodule ExPhil.Native.SelectiveScan.LoadTest do
     assert_no_growth(fn -> backward(inputs) end)
   end
 
+  # What calls leave behind grows in every round of them. What other tests have left is given back in one round or
+  # another, and makes room in that for more: the median has none of it.
   defp assert_no_growth(call) do
-    repeat = fn count -> Enum.each(1..count, fn _ -> call.() end) end
-    repeat.(1000)
-    before = memory()
-    repeat.(10_000)
-    growth = Map.merge(memory(), before, fn _, now, earlier -> now - earlier end)
-    assert growth.resident < 64_000_000, inspect(growth)
-    assert growth.beam < 64_000_000, inspect(growth)
+    levels =
+      for _ <- 0..10 do
+        Enum.each(1..1000, fn _ -> call.() end)
+        memory()
+      end
+
+    for kind <- [:resident, :beam] do
+      growths = Enum.zip_with(levels, tl(levels), &(&2[kind] - &1[kind]))
+      assert growths |> Enum.sort() |> Enum.at(5) < 6_400_000, "#{kind}: #{inspect(growths)}"
+    end
   end
 
   test "10,000 calls that are refused leave no memory behind" do

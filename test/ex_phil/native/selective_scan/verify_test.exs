@@ -3,7 +3,7 @@ defmodule ExPhil.Native.SelectiveScan.VerifyTest do
   use ExUnit.Case, async: true
 
   import ExPhil.Native.Scans
-  alias ExPhil.Native.{SelectiveScan, Tensor}
+  alias ExPhil.Native.{Error, SelectiveScan, Tensor}
   alias ExPhil.Native.SelectiveScan.{Options, Verify}
 
   test "every method with each kind of coefficients that the native library knows is compared" do
@@ -71,5 +71,10 @@ defmodule ExPhil.Native.SelectiveScan.VerifyTest do
     assert series.(changes_sign) < 0 and series.(changes_sign - 0.004) >= 0
     off = fn z -> abs(series.(z) / exact.(z) - 1) end
     assert off.(parts) > 1.0e-3 and off.(parts - 0.004) <= 1.0e-3
+  end
+
+  @tag :no_cuda
+  test "they are those of the backend that is asked for" do
+    assert_raise Error, ~r/the cuda backend cannot run/, fn -> Verify.departure(:foh, 0.5, :cuda) end
   end
 end

@@ -35,6 +35,14 @@ defmodule ExPhil.Native.SelectiveScan.WarmupTest do
           {[b: {2, 7, 5}], "expected b to have shape {2, 7, 4}"},
           {[d: :yes], "expected d to be true or a shape, got: :yes"},
           {[z: {2, 7, 5}], "expected z to have shape {2, 7, 6}"},
+          # What is given reaches every kind of call.
+          {[z: {2, 7, 5}, for: [:backward]], "expected z to have shape {2, 7, 6}"},
+          {[initial_state: {2, 6, 4}, seq_idx: {2, 6}, for: [:backward]], "expected seq_idx to have shape {2, 7}"},
+          {[d: {5}, for: [:step]], "expected d to have shape {6}"},
+          {[z: {2, 7, 5}, for: [:step]], "expected z to have shape {2, 6}"},
+          {[dt_limit: {1, 0}], "expected dt_limit to be {min, max} with min not above max"},
+          {[dt_limit: {1, 0}, for: [:backward]], "expected dt_limit to be {min, max} with min not above max"},
+          {[dt_limit: {1, 0}, for: [:step]], "expected dt_limit to be {min, max} with min not above max"},
           {[b: false], "expected b to be a shape, got: false"},
           {[initial_state: {9, 9, 9}, for: [:step]], "expected initial_state to be {2, 6, 4}, got: {9, 9, 9}"},
           {[for: [:scan | :step]], "expected for to be a list of"},
@@ -62,12 +70,15 @@ defmodule ExPhil.Native.SelectiveScan.WarmupTest do
   end
 
   test "shapes that no memory has room for are refused, and the next call works" do
-    assert_raise ExPhil.Native.Error, ~r/out of memory/, fn ->
-      SelectiveScan.warmup(x: {2 ** 55, 3, 2}, a: {2, 1})
-    end
+    # Of the type that is the default, too: four bytes a number.
+    for opts <- [[], [type: :f32]] do
+      assert_raise ExPhil.Native.Error, ~r/out of memory/, fn ->
+        SelectiveScan.warmup([x: {2 ** 60, 1, 1}, a: {1, 1}] ++ opts)
+      end
 
-    assert_raise ArgumentError, ~r/less than 2\^63 bytes/, fn ->
-      SelectiveScan.warmup(x: {2 ** 62, 3, 2}, a: {2, 1})
+      assert_raise ArgumentError, ~r/less than 2\^63 bytes/, fn ->
+        SelectiveScan.warmup([x: {2 ** 61, 1, 1}, a: {1, 1}] ++ opts)
+      end
     end
 
     assert warmup([]) == :ok
