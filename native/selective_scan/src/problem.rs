@@ -649,6 +649,24 @@ mod tests {
         }
     }
 
+    /// Each of them in half as many frames is.
+    #[test]
+    fn states_that_cannot_be_counted_are_complex_ones_of_whole_blocks_both_ways() {
+        let is_counted = |seq, dim, state, bidirectional| {
+            let (x, a, b) = ([1, seq, dim], [dim, state], [1, seq, state]);
+            let inputs =
+                Inputs { x: spec(&x), dt: spec(&x), a: spec(&a), b: spec(&b), c: spec(&b), ..inputs() };
+            let options = Options { bidirectional: Some(bidirectional), ..Options::default() };
+            Problem::scan(&inputs, &options).is_ok()
+        };
+        for (dim, state) in [(1, 1), (1, 16), (128, 1), (128, 16)] {
+            for (seq, bidirectional) in [(1 << 48, false), (1 << 47, true)] {
+                let of = |seq| is_counted(seq, dim, state, bidirectional);
+                assert!(!of(seq) && of(seq / 2), "{seq} frames, {dim} channels, {state} states");
+            }
+        }
+    }
+
     #[test]
     fn a_step_is_causal() {
         let step = Inputs {
@@ -665,5 +683,17 @@ mod tests {
         assert!(Problem::step(&step, &poly).is_err());
         let causal = Options { bidirectional: Some(false), ..poly };
         assert!(!Problem::step(&step, &causal).unwrap().bidirectional);
+        let packed = Inputs { seq_idx: Some(spec(&[2])), ..step };
+        let message = Problem::step(&packed, &causal).unwrap_err().to_string();
+        assert_eq!(message, "expected seq_idx to be absent in a step, got: {2}");
+    }
+
+    #[test]
+    fn of_as_many_rows_as_channels_b_and_c_of_a_step_are_those_of_rows() {
+        let step =
+            Inputs { x: spec(&[4, 4]), dt: spec(&[4, 4]), b: spec(&[4, 3]), c: spec(&[4, 4, 3]), ..inputs() };
+        let problem = Problem::step(&step, &Options::default()).unwrap();
+        let of_rows = |groups| Projection::PerFrame { groups };
+        assert_eq!((problem.b, problem.c), (of_rows(1), of_rows(4)));
     }
 }

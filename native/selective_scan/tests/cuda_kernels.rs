@@ -83,6 +83,26 @@ fn kernels_compile_for_every_architecture() {
     });
 }
 
+/// A layout whose blocks have no room for the states of a problem gives way to another.
+#[test]
+fn blocks_have_room_for_what_kernels_keep_in_shared_memory() {
+    let shapes = [(1, 1, 8), (2, 28, 64), (1, 60, 512), (32, 60, 512), (1, 2500, 96), (4, 2500, 1024)];
+    let of_shape =
+        |(batch, seq, dim)| [1, 5, 16, 17, 33, 130, 1000].map(|state| packed(block(batch, seq, dim, state)));
+    let of_element = |problem: Problem| ELEMENTS.map(|element| Problem { element, ..problem.clone() });
+    let of_walk = |problem: Problem| {
+        [(false, Method::Zoh), (true, Method::Zoh), (false, Method::Highorder)]
+            .map(|(complex, method)| Problem { complex, method, ..problem.clone() })
+    };
+    let problems = shapes.into_iter().flat_map(of_shape).flat_map(of_element).flat_map(of_walk);
+    for problem in problems {
+        for device in architectures() {
+            let most = kernels(device, &problem).map(|kernel| kernel.shared_bytes).max();
+            assert!(most <= Some(device.shared_per_block), "{most:?} of {device:?}: {problem:?}");
+        }
+    }
+}
+
 #[test]
 fn tiles_are_copied_by_devices_that_can() {
     let copies = |device: &Properties, problem: &Problem| walks_forward(device, problem, Program::Bulk);
@@ -140,6 +160,8 @@ fn tiles_are_copied_by_devices_that_can() {
         problem(4, 1024, 512, 16),
         problem(32, 60, 512, 64),
         Problem { method: Method::Highorder, ..problem(32, 60, 512, 16) },
+        // More frames than the engine has places.
+        problem(1, (1 << 30) + 16, 512, 16),
         // Marks that few warps walk by many operations.
         Problem { method: Method::ZohExact, seq_idx: true, ..problem(8, 1024, 512, 16) },
     ] {
@@ -190,6 +212,7 @@ fn the_state_is_handed_on_where_few_channels_have_long_rows() {
         // Blocks of two groups.
         Problem { b: Projection::PerFrame { groups: 256 }, ..long.clone() },
         Problem { dim: 1022, ..long.clone() },
+        Problem { seq: (1 << 30) + 16, ..long.clone() },
         f64(long.clone()),
     ] {
         assert!(!relays(&h200, &problem), "{problem:?}");
@@ -659,6 +682,9 @@ fn machine_code_that_the_driver_refuses_is_replaced_by_ptx_which_is_kept() {
     let image = images.load(&one_kernel(), only_ptx).unwrap();
     // From the disk now, where the first image that comes is taken.
     assert!(images.load(&one_kernel(), |image| Ok(image.to_vec())).unwrap() == image);
+    // Where that is refused, too, the kernel is compiled anew.
+    let others = |other: &[u8]| if other == image { Err(refuse()) } else { Ok(other.to_vec()) };
+    assert!(!is_ptx(&images.load(&one_kernel(), others).unwrap()));
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 use selective_scan::naive::{self, encode};
-use selective_scan::{ElementType, Method, Outputs, Problem, cpu};
+use selective_scan::{ElementType, Error, Method, Outputs, Problem, cpu};
 use support::laws::Scan;
 use support::random::{Limits, config};
 use support::{Case, assert_close, assert_gradients_close, random, roundings, within};
@@ -49,6 +51,88 @@ fn of_frames_that_are_all_padding_every_gradient_is_zero() {
     let got = case.backward(cpu::backward);
     assert_gradients_close(&case.name, &got, &expected, gradients_within(&case));
     assert!(got.iter().all(|(_, gradient)| gradient.iter().all(|&value| value == 0.0)));
+}
+
+#[test]
+fn a_single_frame_may_be_padding() {
+    let mut case = random::case(Problem { initial_state: true, seq_idx: true, ..random::zoh(2, 1, 5, 4) }, 2);
+    case.inputs.seq_idx = Some(encode(ElementType::S32, &[-1.0, 3.0]));
+    let expected = naive::forward(&case.problem, case.inputs());
+    assert_close(&case.name, case.forward(cpu::forward).iter(), expected.iter(), outputs_within(&case));
+}
+
+#[test]
+fn what_padding_holds_is_seen_by_nobody() {
+    let problem = Problem {
+        d: true,
+        z: true,
+        dt_bias: true,
+        seq_idx: true,
+        dt_softplus: true,
+        ..random::zoh(1, 3, 5, 4)
+    };
+    let mut case = random::case(problem, 2);
+    case.inputs.seq_idx = Some(encode(ElementType::S32, &[0.0, -1.0, 0.0]));
+    let of = |case: &Case| (case.forward(cpu::forward), case.backward(cpu::backward));
+    let expected = of(&case);
+    for tensor in [
+        &mut case.inputs.x,
+        &mut case.inputs.dt,
+        case.inputs.z.as_mut().unwrap(),
+        &mut case.output_gradients.dy,
+    ] {
+        tensor[20..40].fill(0xff);
+    }
+    for tensor in [&mut case.inputs.b, &mut case.inputs.c] {
+        tensor[16..32].fill(0xff);
+    }
+    assert_eq!(of(&case), expected);
+}
+
+#[test]
+fn a_step_at_a_limit_has_the_slope_of_those_within() {
+    let mut case = random::case(Problem { dt_limit: Some([0.25, 0.5]), ..random::zoh(1, 2, 3, 2) }, 1);
+    case.inputs.dt = encode(ElementType::F32, &[0.25, 0.5, 0.375, 0.5, 0.25, 0.625]);
+    let expected = naive::backward(&case.problem, case.inputs(), case.output_gradients());
+    assert_gradients_close(&case.name, &case.backward(cpu::backward), &expected, gradients_within(&case));
+    assert!(expected.dt[..5].iter().all(|&ddt| ddt != 0.0) && expected.dt[5] == 0.0);
+}
+
+#[test]
+fn softplus_is_right_of_each_element() {
+    ON_CPU.softplus().unwrap_or_else(|words| panic!("{words}"));
+}
+
+/// Also what is refused of a gradient that is written last, as sums over rows are.
+#[test]
+fn what_is_refused_leaves_all_gradients_as_they_were() {
+    let problem =
+        Problem { d: true, z: true, dt_bias: true, initial_state: true, ..random::zoh(2, 200, 3, 2) };
+    let case = random::case(problem, 2);
+    let longer: fn(usize) -> Range<usize> = |bytes| 0..bytes + 4;
+    let misaligned: fn(usize) -> Range<usize> = |bytes| 1..bytes + 1;
+    let gradients = case.gradient_buffers(0);
+    let gradients = gradients.iter().flat_map(|(name, _)| [(name, longer), (name, misaligned)]);
+    let given = ["dy", "dfinal_state", "boundary_states"].map(|name| (name, longer));
+    for (wrong, place) in gradients.chain(given) {
+        let of = |name: &str| {
+            if name == wrong { place(case.problem.bytes(name)) } else { 0..case.problem.bytes(name) }
+        };
+        let room = |bytes: usize| vec![0x55; bytes + 4];
+        let boundary = room(case.problem.bytes("boundary_states"));
+        let given = case.output_gradients.as_ref().map(|_, bytes| room(bytes.len()));
+        let mut written = case.gradient_buffers(0).map(|_, bytes| room(bytes.len()));
+        let result = cpu::backward_from(
+            &case.problem,
+            case.inputs(),
+            &boundary[of("boundary_states")],
+            given.as_ref().map(|name, bytes| &bytes[of(name)]),
+            written.as_mut().map(|name, bytes| &mut bytes[of(name)]),
+        );
+        let is_named = matches!(&result, Err(Error::InvalidArgument { argument, .. }) if *argument == wrong);
+        assert!(is_named, "{wrong}: {result:?}");
+        assert!(written.iter().all(|(_, bytes)| bytes.iter().all(|&byte| byte == 0x55)), "{wrong}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use selective_scan::Error;
 use selective_scan::cuda::compile::Configuration;
 use selective_scan::cuda::images::Images;
 use selective_scan::cuda::nvrtc::Compiler;
-use selective_scan::cuda::packed::{pack, target, unpack};
+use selective_scan::cuda::packed::{pack, target, unpack, use_packed_kernels};
 use selective_scan::cuda::{Pass, configurations};
 use shapes::{block, problem};
 use support::devices::device;
@@ -99,15 +99,27 @@ fn kernels_come_from_the_disk_or_from_the_pack() {
     let words = reason(bytes(&Images::at(90, DRIVER, None, None), &packed).unwrap_err());
     assert!(words.contains("no packed kernels are there"), "{words}");
 
+    // A variable that is empty names nothing.
+    let home = folder.join("home");
+    use_packed_kernels(&file);
+    for (name, value) in
+        [("EXPHIL_KERNELS", Path::new("")), ("XDG_CACHE_HOME", Path::new("")), ("HOME", &home)]
+    {
+        // SAFETY: as above.
+        unsafe { std::env::set_var(name, value) };
+    }
+    assert!(bytes(&Images::new(90, 13000), &packed).unwrap() == text);
+    assert!(only_file(&home.join(".cache/exphil_native")).is_file());
+
     // A pack that is torn has no kernels.
     let whole = std::fs::read(&file).unwrap();
     for length in [0, 7, 15, 40, whole.len() - 1] {
         std::fs::write(&file, &whole[..length]).unwrap();
         assert!(unpack(&file, &packed, 90).is_none(), "{length} bytes of {}", whole.len());
     }
-    // In the first bytes of the file, in the length of a text, in what is compressed, and in its checksum.
+    // In the first bytes of the file, in how many kernels there are, in the length of a text, in what is compressed, and in its checksum.
     let length = 16 + 32 + 3 * 8;
-    for byte in [0, length, whole.len() - 6, whole.len() - 1] {
+    for byte in [0, 14, length, whole.len() - 6, whole.len() - 1] {
         let mut other = whole.clone();
         other[byte] ^= 1;
         std::fs::write(&file, &other).unwrap();

@@ -127,29 +127,8 @@ pub fn random(_: bool) {
     run_random(200, random::cases(&ELEMENTS, random::SMALL), check);
 }
 
-/// Softplus and its slope, from where it is next to nothing to where it is dt, each element by itself: of a norm small ones are no
-/// part.
 pub fn softplus(_: bool) {
-    const CHANNELS: usize = 4096;
-    let problem = Problem { dt_softplus: true, ..problem(1, 1, CHANNELS, 1) };
-    let dt: Vec<f64> = (0..CHANNELS).map(|k| 64.0 * k as f64 / CHANNELS as f64 - 38.0).collect();
-    for (problem, within) in [(problem.clone(), 2e-6), (f64(problem), 1e-13)] {
-        softplus_of(&problem, &dt, within);
-    }
-}
-
-fn softplus_of(problem: &Problem, dt: &[f64], within: f64) {
-    let mut case = random::case(problem.clone(), 1);
-    case.inputs.dt = naive::encode(problem.element, dt);
-    let (outputs, gradients) = (case.forward(forward), case.backward(backward));
-    let expected = naive::forward(&case.problem, case.inputs());
-    let of_gradients = naive::backward(&case.problem, case.inputs(), case.output_gradients());
-    for (name, got, expected) in [("y", outputs.y, expected.y), ("dt", gradients.dt, of_gradients.dt)] {
-        for (k, (got, expected)) in got.iter().zip(&expected).enumerate() {
-            let distance = (got - expected).abs() / expected.abs();
-            assert!(distance < within, "{name} is {distance:e} away where dt is {}", dt[k]);
-        }
-    }
+    ON_DEVICE.softplus().unwrap_or_else(|words| panic!("{words}"));
 }
 
 /// Roundings that must not add up over the frames by more than the documentation says, nor cancel.
@@ -240,7 +219,17 @@ pub fn boundary_states(quick: bool) {
     all(problems, |problem| check_kept(&random::case(problem, 3)));
     // Where gradients lie less well, nothing else lies in them, and nothing is borrowed.
     let case = random::case(bf16(block(1, 2400, 64, 16)), 3);
-    check_kept_on(OnDevice::shifted(case.clone(), 8), &case).unwrap();
+    check_kept_on(OnDevice::shifted(case.clone(), 8, &["dx", "ddt"]), &case).unwrap();
+}
+
+/// Each tensor by itself where only single elements may be read and written, beside others where several may at a time.
+pub fn odd_addresses(_: bool) {
+    let case = random::case(Problem { initial_state: true, ..block(2, 60, 64, 16) }, 2);
+    let read = ["x", "a", "b", "c", "initial_state", "dy", "dfinal_state"];
+    let written = ["y", "final_state", "boundary_states", "dx", "dinitial_state"];
+    all([&read[..], &written[..]].concat(), |name| {
+        check_kept_on(OnDevice::shifted(case.clone(), 4, &[name]), &case)
+    });
 }
 
 /// Problems in float64 without what the property at hand rules out.
@@ -260,7 +249,7 @@ fn exact_cases(
     run_random(if quick { 3 } else { count }, strategy, check);
 }
 
-// Cases of f64.
+// Parts of cases are of f64.
 const ON_DEVICE: Scan = Scan { forward, backward, within: |_| Within { outputs: 1e-12, gradients: 1e-12 } };
 
 /// Two halves, the state handed over forward and its gradient backward, equal the whole.
@@ -290,13 +279,12 @@ pub fn packed(quick: bool) {
     exact_cases(30, quick, plain, |case| {
         // One sequence, a frame of padding, another sequence: kernels for two lengths.
         let seq = case.problem.seq;
-        let index = |t: usize| match t.cmp(&(seq / 3)) {
+        let mut case = case.clone();
+        case.pack(|t| match t.cmp(&(seq / 3)) {
             Ordering::Less => 0.0,
             Ordering::Equal => -1.0,
             Ordering::Greater => 7.0,
-        };
-        let mut case = case.clone();
-        case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &(0..seq).map(index).collect::<Vec<_>>()));
+        });
         ON_DEVICE.packed(&case)
     });
 }

@@ -46,11 +46,11 @@ impl Memory {
         }
     }
 
-    fn of(bytes: &[u8]) -> Self {
-        let memory = Self::new(bytes.len());
+    fn holding(self, bytes: &[u8]) -> Self {
+        assert_eq!(self.len, bytes.len());
         // SAFETY: the memory has this length.
-        unsafe { result::memcpy_htod_sync(memory.address, bytes).unwrap() };
-        memory
+        unsafe { result::memcpy_htod_sync(self.address, bytes).unwrap() };
+        self
     }
 
     pub fn read(&self) -> Vec<u8> {
@@ -92,27 +92,28 @@ pub struct OnDevice {
 
 impl OnDevice {
     pub fn new(case: Case) -> Self {
-        Self::shifted(case, 0)
+        Self::shifted(case, 0, &[])
     }
 
-    /// With the gradients of x and dt so many bytes after where an allocator would have them begin.
-    pub fn shifted(case: Case, by: usize) -> Self {
+    /// With tensors of these names so many bytes after where an allocator would have them begin; the gradient of x is called dx.
+    pub fn shifted(case: Case, by: usize, names: &[&str]) -> Self {
         // Makes the context current in this thread.
         device().host_buffer(1).unwrap();
         let problem = &case.problem;
-        let bytes = |name: &str| Memory::new(problem.bytes(name));
-        let shifted = |name: &str| Memory::shifted(problem.bytes(name), by);
+        let memory = |name: &str, len| Memory::shifted(len, if names.contains(&name) { by } else { 0 });
+        let holding = |name: &str, bytes: &[u8]| memory(name, bytes.len()).holding(bytes);
+        let of_output = |name, ()| memory(name, problem.bytes(name));
         let workspace = |pass| Memory::new(device().workspace_bytes(problem, pass));
         Self {
-            inputs: case.inputs().map(|_, bytes| Memory::of(bytes)),
-            output_gradients: case.output_gradients().map(|_, bytes| Memory::of(bytes)),
-            outputs: Outputs { y: bytes("y"), final_state: Some(bytes("final_state")) },
-            gradients: case.inputs().differentiable().map(|name, _| match name {
-                "x" | "dt" => shifted(name),
-                _ => bytes(name),
-            }),
+            inputs: case.inputs().map(holding),
+            output_gradients: case.output_gradients().map(holding),
+            outputs: Outputs { y: (), final_state: Some(()) }.map(of_output),
+            gradients: case
+                .inputs()
+                .differentiable()
+                .map(|name, bytes| memory(&format!("d{name}"), bytes.len())),
             workspaces: [Pass::Forward, Pass::Backward, Pass::BackwardFromBoundaryStates].map(workspace),
-            boundary_states: Memory::new(cuda::boundary_bytes(problem)),
+            boundary_states: memory("boundary_states", cuda::boundary_bytes(problem)),
             stream: result::stream::create(result::stream::StreamKind::NonBlocking).unwrap(),
             case,
         }
@@ -161,32 +162,35 @@ impl OnDevice {
 
     /// Both passes in place, which end when they have.
     pub fn in_place(&self) -> Result<(), Error> {
-        let address = |_: &str, memory: &Memory| memory.address;
-        let problem = &self.case.problem;
-        let inputs = self.inputs.as_ref().map(address);
-        let output_gradients = self.output_gradients.as_ref().map(address);
-        // SAFETY: all memory has the sizes asked for and lives longer than the calls.
-        unsafe {
-            device().forward_in_place(problem, inputs, self.outputs.as_ref().map(address))?;
-            device().backward_in_place(
-                problem,
-                inputs,
-                output_gradients,
-                self.gradients.as_ref().map(address),
-            )
-        }
+        [Pass::Forward, Pass::Backward]
+            .into_iter()
+            .try_for_each(|pass| self.in_place_with(pass, |_, address| address))
     }
 
-    /// The forward pass in place with other addresses, which are to be refused.
-    pub fn in_place_with(&self, change: impl Fn(&str, CUdeviceptr) -> CUdeviceptr) -> Result<(), Error> {
+    /// A pass in place with other addresses, which are to be refused; the gradient of x is called dx.
+    pub fn in_place_with(
+        &self,
+        pass: Pass,
+        change: impl Fn(&str, CUdeviceptr) -> CUdeviceptr,
+    ) -> Result<(), Error> {
         let address = |name: &str, memory: &Memory| change(name, memory.address);
-        // SAFETY: a changed address is one that is refused before anything follows it.
+        let of_gradient = |name: &str, memory: &Memory| change(&format!("d{name}"), memory.address);
+        let problem = &self.case.problem;
+        let inputs = self.inputs.as_ref().map(address);
+        // SAFETY: all memory has the sizes asked for and lives longer than the calls; a changed address is one that is refused before
+        // anything follows it.
         unsafe {
-            device().forward_in_place(
-                &self.case.problem,
-                self.inputs.as_ref().map(address),
-                self.outputs.as_ref().map(address),
-            )
+            match pass {
+                Pass::Forward => {
+                    device().forward_in_place(problem, inputs, self.outputs.as_ref().map(address))
+                }
+                _ => device().backward_in_place(
+                    problem,
+                    inputs,
+                    self.output_gradients.as_ref().map(address),
+                    self.gradients.as_ref().map(of_gradient),
+                ),
+            }
         }
     }
 

@@ -1,7 +1,11 @@
 //! What must hold whatever happens: the same bits, many threads, failures, values that are not finite, memory.
 
-use selective_scan::cuda::Pass;
-use selective_scan::{ElementType, Error, Method, Problem, Projection, naive};
+use std::time::{Duration, Instant};
+
+use selective_scan::cuda::{self, Pass};
+use selective_scan::{
+    ElementType, Error, Gradients, Inputs, Method, OutputGradients, Outputs, Problem, Projection, naive,
+};
 
 use crate::bounds;
 use crate::correctness::check;
@@ -64,20 +68,31 @@ pub fn in_place(_: bool) {
         let got: Vec<_> = tensors.map(|(_, values)| bits(values)).collect();
         assert!(got == expected, "seed {seed}");
 
+        // [start, start + 2⁴⁶) ends in memory of nobody.
+        let memory = Memory::new(4096);
+        assert_eq!([4096, 1 << 46].map(|len| cuda::owner(memory.address, len).unwrap()), [Some(0), None]);
+
         let host = [0u64; 4];
         let elsewhere: [fn(u64) -> u64; 4] =
             [|_| 0, |address| address + 4, |address| address + (1 << 44), |_| u64::MAX - 7];
         let pageable = host.as_ptr() as u64;
         for wrong in elsewhere.into_iter().map(Some).chain([None]) {
-            for tensor in ["x", "a", "y"] {
+            for (pass, tensor, called) in [
+                (Pass::Forward, "x", "x"),
+                (Pass::Forward, "a", "a"),
+                (Pass::Forward, "y", "y"),
+                (Pass::Backward, "x", "x"),
+                (Pass::Backward, "dy", "dy"),
+                (Pass::Backward, "da", "a"),
+            ] {
                 let change = |name: &str, address| match (name == tensor, wrong) {
                     (true, Some(wrong)) => wrong(address),
                     (true, None) => pageable,
                     _ => address,
                 };
-                match on_device.in_place_with(change) {
+                match on_device.in_place_with(pass, change) {
                     Err(Error::InvalidArgument { argument, expected, .. }) => {
-                        assert_eq!(argument, tensor);
+                        assert_eq!(argument, called);
                         assert!(expected.contains("in memory of cuda:0"), "{expected}");
                     }
                     other => panic!("{tensor} elsewhere: {other:?}"),
@@ -103,6 +118,27 @@ pub fn steady_state(_: bool) {
     (0..50).for_each(|_| call());
     assert!(warm > 0, "the first calls asked for some");
     assert_eq!(device().allocations(), warm);
+}
+
+/// Pinned memory that is idle beyond the bound of buffers.rs is given back, and no more: of five buffers some are asked for again.
+pub fn idle_memory(_: bool) {
+    const BUFFERS: usize = 5;
+    let take = || {
+        let before = device().allocations();
+        let all: Vec<_> = (0..BUFFERS).map(|_| device().host_buffer(512 << 20).unwrap()).collect();
+        drop(all);
+        device().allocations() - before
+    };
+    take();
+    // A thread of its own gives it back, and takes its time.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let asked = loop {
+        match take() {
+            0 if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            asked => break asked,
+        }
+    };
+    assert!((1..BUFFERS).contains(&asked), "{asked} of {BUFFERS}");
 }
 
 pub fn recovery(_: bool) {
@@ -150,12 +186,75 @@ pub fn recovery(_: bool) {
     assert!(matches!(wrong, Err(Error::InvalidArgument { argument: "d", .. })), "{wrong:?}");
     assert_eq!(case.forward(forward), expected);
 
-    // A result in pinned memory is the same.
-    let mut y = device().host_buffer(case.problem.bytes("y")).unwrap();
-    y.fill(0xff);
-    let outputs = selective_scan::Outputs { y: &mut y[..], final_state: None };
-    device().forward(&case.problem, case.inputs(), outputs).unwrap();
-    assert_eq!(naive::decode(ElementType::F32, &y), expected.y);
+    // A result in pinned memory is the same, also where kernels cannot write it.
+    for at in [0, 2] {
+        let mut buffer = device().host_buffer(at + case.problem.bytes("y")).unwrap();
+        buffer.fill(0xff);
+        let outputs = selective_scan::Outputs { y: &mut buffer[at..], final_state: None };
+        device().forward(&case.problem, case.inputs(), outputs).unwrap();
+        assert_eq!(naive::decode(ElementType::F32, &buffer[at..]), expected.y);
+    }
+}
+
+/// A call with a tensor that is longer than its problem says, or there where it says none, or the other way round, is refused.
+pub fn wrong_calls(_: bool) {
+    type Length = fn(usize) -> Option<usize>;
+    const LONGER: Length = |len| Some(len + 4);
+    const ABSENT: Length = |_| None;
+    let all = &packed(Problem { initial_state: true, ..block(1, 8, 16, 4) });
+    // What the passes refuse of zeros for all tensors but one.
+    let refused = |problem: &Problem, wrong: (&str, &str), length: Length| {
+        let zeros = |role: &'static str| {
+            move |name: &'static str| {
+                let len = all.bytes(name);
+                let len = if wrong == (role, name) { length(len) } else { Some(len) };
+                Ok(len.map(|len| vec![0u8; len]))
+            }
+        };
+        let none = |_| unreachable!("what is required is there");
+        let inputs = Inputs::by_name(zeros("inputs"), none).unwrap();
+        let mut outputs = Outputs::by_name(zeros("outputs"), none).unwrap();
+        let output_gradients = OutputGradients::by_name(zeros("output gradients"), none).unwrap();
+        let mut gradients = Gradients::by_name(zeros("gradients"), none).unwrap();
+        let inputs = inputs.as_ref().map(|_, bytes| &bytes[..]);
+        let output_gradients = output_gradients.as_ref().map(|_, bytes| &bytes[..]);
+        let outputs = outputs.as_mut().map(|_, bytes| &mut bytes[..]);
+        let gradients = gradients.as_mut().map(|_, bytes| &mut bytes[..]);
+        let results =
+            [forward(problem, inputs, outputs), backward(problem, inputs, output_gradients, gradients)];
+        results.map(|result| match result {
+            Ok(()) => None,
+            Err(Error::InvalidArgument { argument, .. }) => Some(argument),
+            Err(other) => panic!("{wrong:?}: {other:?}"),
+        })
+    };
+    assert_eq!(refused(all, ("", ""), ABSENT), [None; 2]);
+    const OPTIONAL: &[&str] = &["d", "z", "dt_bias", "initial_state", "seq_idx"];
+    const DIFFERENTIABLE: &[&str] = &["x", "dt", "a", "b", "c", "d", "z", "dt_bias", "initial_state"];
+    for (role, length, names, by) in [
+        ("inputs", LONGER, DIFFERENTIABLE, [true, true]),
+        ("inputs", LONGER, &["seq_idx"], [true, true]),
+        ("inputs", ABSENT, OPTIONAL, [true, true]),
+        ("outputs", LONGER, &["y", "final_state"], [true, false]),
+        ("output gradients", LONGER, &["dy", "dfinal_state"], [false, true]),
+        ("gradients", LONGER, DIFFERENTIABLE, [false, true]),
+        ("gradients", ABSENT, &OPTIONAL[..3], [false, true]),
+    ] {
+        for &name in names {
+            let expected = by.map(|refuses| refuses.then_some(name));
+            assert_eq!(refused(all, (role, name), length), expected, "{name} of {role}");
+        }
+    }
+    let without = [
+        Problem { d: false, ..all.clone() },
+        Problem { z: false, ..all.clone() },
+        Problem { dt_bias: false, ..all.clone() },
+        Problem { initial_state: false, ..all.clone() },
+        Problem { seq_idx: false, ..all.clone() },
+    ];
+    for (problem, name) in without.iter().zip(OPTIONAL) {
+        assert_eq!(refused(problem, ("", ""), ABSENT), [Some(*name); 2]);
+    }
 }
 
 /// Where the twin is finite, so is the kernel, and close; elsewhere neither is.
@@ -254,8 +353,7 @@ fn nothing_comes_of_zero() {
 pub fn infinite_rates(_: bool) {
     let mut case = random::case(packed(problem(1, 2000, 8, 16)), 1);
     case.inputs.a[..64].copy_from_slice(&f32::NEG_INFINITY.to_ne_bytes().repeat(16));
-    let packing: Vec<f64> = (0..2000).map(|i| if (500..1500).contains(&i) { -1.0 } else { 0.0 }).collect();
-    case.inputs.seq_idx = Some(naive::encode(ElementType::S32, &packing));
+    case.pack(|frame| if (500..1500).contains(&frame) { -1.0 } else { 0.0 });
     let (got, expected) = (case.forward(forward), naive::forward(&case.problem, case.inputs()));
     assert!(expected.y.iter().all(|y| y.is_finite()));
     let distance = distance(&got.y, &expected.y);

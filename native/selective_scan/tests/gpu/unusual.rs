@@ -2,7 +2,6 @@
 
 use selective_scan::cuda::Pass;
 use selective_scan::cuda::compile::Program;
-use selective_scan::naive::encode;
 use selective_scan::{Coefficients, ElementType, Method, Problem, Projection};
 
 use crate::correctness::{all, check, check_forward, check_kept, check_y};
@@ -355,10 +354,27 @@ fn marked_tiles(quick: bool) {
         problems.into_iter().take(some).flat_map(|problem| indices.map(|index| (problem.clone(), index)));
     all(cases.collect(), |(problem, index)| {
         let mut case = random::case(problem, 1);
-        let indices: Vec<f64> = (0..FRAMES).map(index).collect();
-        case.inputs.seq_idx = Some(encode(ElementType::S32, &indices));
+        case.pack(index);
         check_kept(&case)
     });
+}
+
+/// Who looks for the last frame before the frames of a block of marks.cu finds only padding in the block before; and sequences that begin
+/// with a block.
+pub fn long_padding(_: bool) {
+    let indices: [fn(usize) -> f64; 2] = [
+        |frame| match frame {
+            ..20 => 0.0,
+            20..600 => -1.0,
+            _ => 1.0,
+        },
+        |frame| (frame / 256) as f64,
+    ];
+    for index in indices {
+        let mut case = random::case(packed(problem(1, 700, 24, 5)), 1);
+        case.pack(index);
+        check(&case).unwrap();
+    }
 }
 
 /// Packed short rows without padding, whose sequences begin in tiles that are walked whole. What is not finite in one is not seen by

@@ -1,8 +1,9 @@
-//! Laws that a scan obeys, whoever computes it: passes over parts of a case, against one over all of it.
+//! Laws that a scan obeys, whoever computes it: passes over parts of a case, against one over all of it; softplus, element by element.
 
-use selective_scan::naive::{decode, encode};
+use selective_scan::naive::{self, decode, encode};
 use selective_scan::{ElementType, Gradients, Outputs, Problem};
 
+use super::random;
 use super::time::{has_frames, select};
 use super::{Backward, Case, Forward, Within, close};
 
@@ -88,6 +89,30 @@ impl Scan {
         let gradients = flipped.backward(self.backward).map(again);
         let whole = case.backward(self.backward);
         close(&case.name, gradients.iter(), whole.iter(), (self.within)(case.problem.element).gradients)
+    }
+
+    /// Softplus and its slope, from where it is next to nothing to where it is dt, each element by itself: of a norm small ones are no
+    /// part.
+    pub fn softplus(self) -> Result<(), String> {
+        const CHANNELS: usize = 4096;
+        let dt: Vec<f64> = (0..CHANNELS).map(|k| 64.0 * k as f64 / CHANNELS as f64 - 38.0).collect();
+        for (element, within) in [(ElementType::F32, 2e-6), (ElementType::F64, 1e-13)] {
+            let problem = Problem { element, dt_softplus: true, ..random::zoh(1, 1, CHANNELS, 1) };
+            let mut case = random::case(problem, 1);
+            case.inputs.dt = encode(element, &dt);
+            let (y, ddt) = (case.forward(self.forward).y, case.backward(self.backward).dt);
+            let (outputs, gradients) =
+                naive::forward_and_backward(&case.problem, case.inputs(), case.output_gradients());
+            for (name, got, expected) in [("y", y, outputs.y), ("ddt", ddt, gradients.dt)] {
+                for ((got, expected), dt) in got.iter().zip(&expected).zip(&dt) {
+                    let distance = (got - expected).abs() / expected.abs();
+                    if distance.is_nan() || distance >= within {
+                        return Err(format!("{name} of {element} is {distance:e} away where dt is {dt}"));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A packed row gives what its sequences give apart.

@@ -72,11 +72,16 @@ impl Case {
         self.output_gradients.as_ref().map(|_, bytes| &bytes[..])
     }
 
+    /// Packs its rows, each with the same sequences: a frame is of that of this index.
+    pub fn pack(&mut self, index: impl Fn(usize) -> f64) {
+        let Problem { batch, seq, .. } = self.problem;
+        let index: Vec<f64> = (0..batch * seq).map(|frame| index(frame % seq)).collect();
+        self.inputs.seq_idx = Some(encode(ElementType::S32, &index));
+    }
+
     /// Packs its rows with sequences of so many frames; the last of a row may be shorter.
     pub fn pack_sequences_of(&mut self, frames: usize) {
-        let Problem { batch, seq, .. } = self.problem;
-        let index: Vec<f64> = (0..batch * seq).map(|frame| (frame % seq / frames) as f64).collect();
-        self.inputs.seq_idx = Some(encode(ElementType::S32, &index));
+        self.pack(|frame| (frame / frames) as f64);
     }
 
     /// The outputs of a backend; memory is poisoned before, so that what is not written shows.

@@ -135,6 +135,16 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     assert refused([], d: %{random([]).d | data: <<>>}) == "expected d to hold 24 bytes, got: 0 bytes"
   end
 
+  test "lengths, before memory is made for results" do
+    a = random([]).a
+    huge = %{random([]).x | shape: {2, 1 <<< 40, 6}, data: <<>>}
+    changes = [x: huge, dt: huge, b: a, c: a]
+    message = "expected x to hold #{48 * (1 <<< 40)} bytes, got: 0 bytes"
+    assert refused(changes) == message
+    inputs = Map.merge(random([]), Map.new([dy: huge] ++ changes))
+    assert_raise ArgumentError, message, fn -> backward(inputs, []) end
+  end
+
   test "structs with forged fields" do
     x = random([]).x
 
