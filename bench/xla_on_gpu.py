@@ -31,7 +31,7 @@ from selective_scan_jax import selective_scan
 
 # The others keep JAX's scan, which holds every state of every frame, busy for minutes.
 NAMES = ("realtime", "one game", "profile", "vision")
-STATE = 16  # of the block
+BLOCK_STATE = 16
 IN_A_ROW, IN_A_PROGRAM = 100, (4, 12)
 
 
@@ -90,10 +90,10 @@ def mamba_parameters(key, model=256, inner=512, rank=16, width=4):
         "norm": jnp.ones((model,)),
         "in": normal(keys[0], model, 2 * inner),
         "convolution": normal(keys[1], width, 1, inner),
-        "project": normal(keys[2], inner, rank + 2 * STATE),
+        "project": normal(keys[2], inner, rank + 2 * BLOCK_STATE),
         "dt": normal(keys[3], rank, inner),
         "dt_bias": jax.random.uniform(keys[4], (inner,), minval=-6.0, maxval=-2.0),
-        "a": jnp.log(jnp.tile(jnp.arange(1.0, STATE + 1), (inner, 1))),
+        "a": jnp.log(jnp.tile(jnp.arange(1.0, BLOCK_STATE + 1), (inner, 1))),
         "d": jnp.ones((inner,)),
         "out": normal(keys[5], inner, model),
     }
@@ -107,7 +107,7 @@ def mamba_layer(scan, p, hidden):
         x, p["convolution"], (1,), [(3, 0)], dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=inner
     )
     x = jax.nn.silu(x)
-    dt, b, c = jnp.split(x @ p["project"], [p["dt"].shape[0], p["dt"].shape[0] + STATE], axis=-1)
+    dt, b, c = jnp.split(x @ p["project"], [p["dt"].shape[0], p["dt"].shape[0] + BLOCK_STATE], axis=-1)
     y = scan(x, dt @ p["dt"], -jnp.exp(p["a"]), b, c, p["d"], z, p["dt_bias"])
     return hidden + y @ p["out"]
 

@@ -7,6 +7,7 @@
 # scanned anew every frame, and a stream that takes one step a frame.
 
 alias ExPhil.Native.{SelectiveScan, Tensor}
+alias ExPhil.Native.SelectiveScan.Backend
 
 defmodule Realtime.Fixture do
   # Activations that reached the two scans of a small Mamba, trained to read handwritten digits as sequences of 64
@@ -185,13 +186,17 @@ end
 types = [seconds: :float, backend: :string, batch: :integer, seq: :integer, dim: :integer, state: :integer]
 {flags, words, unknown} = OptionParser.parse(System.argv(), strict: types)
 
-if words != [] or unknown != [] or Enum.any?(flags, fn {_name, value} -> is_number(value) and value <= 0 end) do
-  given = Enum.map_join(types, " ", fn {name, type} -> "--#{name} #{type}" end)
-  IO.puts(:stderr, "flags, with numbers above 0: #{given}")
+if words != [] or unknown != [] or Backend.parse(flags[:backend] || "auto") == :error or
+     Enum.any?(flags, fn {_name, value} -> is_number(value) and value <= 0 end) do
+  IO.puts(
+    :stderr,
+    "flags, with numbers above 0, and auto, cpu, cuda, cuda:1 or nx for a backend: " <>
+      Enum.map_join(types, " ", fn {name, type} -> "--#{name} #{type}" end)
+  )
+
   System.halt(2)
 end
 
-# The variable takes the same words, and every call checks them.
 if flags[:backend], do: System.put_env("EXPHIL_SCAN_BACKEND", flags[:backend])
 
 [seconds, batch, seq, dim, states] =

@@ -7,17 +7,17 @@
 # where the time goes.
 
 alias ExPhil.Native.{Mamba, Tensor}
+alias ExPhil.Native.SelectiveScan.Backend
 
 if not Code.ensure_loaded?(Axon), do: raise("this example wants Nx and Axon: mix local.hex, mix deps.get")
 
 {flags, words, unknown} = OptionParser.parse(System.argv(), strict: [epochs: :integer, backend: :string])
 
-if words != [] or unknown != [] or (flags[:epochs] || 1) < 1 do
+if words != [] or unknown != [] or (flags[:epochs] || 1) < 1 or Backend.parse(flags[:backend] || "auto") == :error do
   IO.puts(:stderr, "flags: --epochs integer, above 0, --backend auto, cpu, cuda, cuda:1 or nx")
   System.halt(2)
 end
 
-# The variable takes the same words, and every call checks them.
 if flags[:backend], do: System.put_env("EXPHIL_SCAN_BACKEND", flags[:backend])
 batch = 40
 

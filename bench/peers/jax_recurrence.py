@@ -1,4 +1,7 @@
-"""The recurrence as JAX can say it: by its associative scan, by Hillis and Steele's, and one frame after another; and inputs for it."""
+"""The recurrence as JAX can say it: by its associative scan, by Hillis and Steele's, and one frame after another.
+
+And inputs for it.
+"""
 
 import jax
 import jax.numpy as jnp

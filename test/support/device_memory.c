@@ -7,7 +7,7 @@ static Driver init, device_get, retain, set_current, mem_alloc, host_to_device, 
 static void *context;
 static int call(int result) { return result == 0; }
 
-// An emulated driver has the first name alone, a real one the second wherever there is nothing to build with.
+// An emulated driver has the first name alone; a real one, without CUDA's files for development, the second.
 static int load(ErlNifEnv *env, void **priv, ERL_NIF_TERM info) {
   void *cuda = dlopen("libcuda.so", RTLD_NOW);
   if (!cuda) cuda = dlopen("libcuda.so.1", RTLD_NOW);

@@ -102,11 +102,11 @@ defmodule ExPhil.Native.SelectiveScan do
   $y = 2 Re Σ_n C h$, as in mamba_ssm.
 
   The scan itself runs in `f32`, in `f64` where `x` is `f64`. The same call gives the same bits on the same device,
-  forward and backward, however many threads there are. Outputs in `f32` are 2e-6 of their norm away from exact ones, gradients
-  1e-5; more where a row is so long, and decays so little, that roundings of its decays add up: with Δ the same in every
-  frame, 5e-5 after 20,000 frames of $z$ = -1e-3. On CUDA decays near 1 are rounded the same way in more frames than the other
-  way, whatever Δ is: after 20,000 frames of Re $z$ from -5e-5 to -5e-4 outputs are up to 1e-5 away for real $A$, 5e-5 for complex
-  $A$, 1e-4 for `:bilinear` of real $A$; on the CPU below 1e-5.
+  forward and backward, however many threads there are. Outputs in `f32` are at most 2e-6 of their norm away from exact
+  ones, gradients 1e-5; more where a row is so long, and decays so little, that roundings of its decays add up. Where Δ
+  varies, 20,000 frames of Re $z$ from -5e-5 to -5e-4 come to less than 1e-5 on the CPU. On CUDA, where decays near 1 are
+  rounded one way in more frames than the other, they come to 1e-5 for real $A$, 5e-5 for complex $A$, and 1e-4 for
+  `:bilinear` of real $A$.
 
   ## Backends
 

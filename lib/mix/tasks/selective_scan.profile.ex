@@ -59,7 +59,7 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   end
 
   # Where nothing is said of a table, it is wanted unless another is.
-  defp wanted?(flags, table), do: Keyword.get(flags, table, true not in Keyword.values(flags))
+  defp wanted?(flags, table), do: Keyword.get(flags, table, !(flags[:profile_ops] || flags[:profile_scan]))
 
   # `{name, frames, function of the backend}`
   defp operations(%{x: x, dt: dt, a: a, b: b, c: c, now: now, state: state} = inputs) do
@@ -115,7 +115,7 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
       b: fill({batch, seq, state}, -1.0, 1.0),
       c: fill({batch, seq, state}, -1.0, 1.0),
       dy: fill({batch, seq, dim}, -1.0, 1.0),
-      state: Tensor.zeros({batch, dim, state}),
+      state: zeros({batch, dim, state}),
       now: %{
         x: fill({batch, dim}, -1.0, 1.0),
         dt: fill({batch, dim}, 0.001, 0.1),
@@ -123,18 +123,22 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
         c: fill({batch, state}, -1.0, 1.0)
       }
     }
-  rescue
-    # Sizes that no memory has addresses for.
-    error in ArgumentError -> Mix.raise(error.message)
   end
 
   # Random numbers over and over: the scan takes as long for all of them.
   defp fill(shape, low, high) do
     # Where there is no room for so many, this says so: the BEAM would end.
-    Tensor.zeros(shape)
+    zeros(shape)
     size = Tuple.product(shape)
     some = for _ <- 1..min(size, 65_537), into: <<>>, do: <<low + (high - low) * :rand.uniform()::float-32-native>>
     data = some |> :binary.copy(div(size * 4, byte_size(some)) + 1) |> binary_part(0, size * 4)
     Tensor.from_binary(data, :f32, shape)
+  end
+
+  defp zeros(shape) do
+    Tensor.zeros(shape)
+  rescue
+    # Sizes that no memory has addresses for.
+    error in ArgumentError -> Mix.raise(error.message)
   end
 end

@@ -207,6 +207,7 @@ fn global_memory_is_watched() {
     expect_fault("ld.global.u32 %value, [%place+512];", "none are allocated");
     expect_fault("ld.global.u32 %value, [%out+-4];", "none are allocated");
     expect_fault("ld.global.v4.u32 {%value, %r1, %r2, %r3}, [%place];", "no multiple");
+    expect_fault("ld.global.v8.u32 {%value, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%place];", "no multiple");
     expect_fault(
         "add.s64 %place, %place, 4; red.global.add.v2.f32 [%place], {%f1, %f1}; mov.u32 %value, 0;",
         "no multiple",

@@ -380,8 +380,8 @@ impl Problem {
     }
 
     /// Checks what flows into the backward pass.
-    pub fn check_output_gradients(&self, gradients: &OutputGradients<Spec<'_>>) -> Result<(), Error> {
-        for (name, &spec) in gradients.iter() {
+    pub fn check_output_gradients(&self, output_gradients: &OutputGradients<Spec<'_>>) -> Result<(), Error> {
+        for (name, &spec) in output_gradients.iter() {
             let shape = match name {
                 "dy" => vec![self.batch, self.seq, self.dim],
                 _ => self.state_shape(),
@@ -649,7 +649,7 @@ mod tests {
         }
     }
 
-    /// Each of them in half as many frames is.
+    /// In half as many frames each is counted.
     #[test]
     fn states_that_cannot_be_counted_are_complex_ones_of_whole_blocks_both_ways() {
         let is_counted = |seq, dim, state, bidirectional| {

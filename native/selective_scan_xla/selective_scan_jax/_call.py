@@ -64,11 +64,11 @@ class Call:
         """The forward call."""
         return dataclasses.replace(self, target=_library.FORWARD, results=results)
 
-    def backward(self, output_gradients: tuple[str, ...]) -> "Call":
-        """The backward call of a forward call; every gradient has the name of its operand."""
+    def backward(self, beside: tuple[str, ...]) -> "Call":
+        """The backward call of a forward call, with operands `beside` its own; every gradient has the name of its operand."""
         gradients = tuple(name for name in self.operands if name != "seq_idx")
         return dataclasses.replace(
-            self, target=_library.BACKWARD, operands=self.operands + output_gradients, results=gradients
+            self, target=_library.BACKWARD, operands=self.operands + beside, results=gradients
         )
 
     def attributes(self) -> dict[str, object]:

@@ -181,8 +181,8 @@ def _differentiable(call: Call) -> Callable[..., list[Array]]:
         residuals: tuple[tuple[Array, ...], list[Array]], cotangents: list[Array]
     ) -> tuple[Array | None, ...]:
         operands, kept = residuals
-        output_gradients = tuple(f"d{name}" for name in call.results) + ("boundary_states",) * len(kept)
-        backward_call = call.backward(output_gradients)
+        beside = tuple(f"d{name}" for name in call.results) + ("boundary_states",) * len(kept)
+        backward_call = call.backward(beside)
         gradients = _once(batched_call(backward_call))(*operands, *cotangents, *kept)
         named = dict(zip(backward_call.results, gradients))
         # Where types say how arrays are cut, a gradient has the type of its operand.

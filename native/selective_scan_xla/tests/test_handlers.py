@@ -135,19 +135,19 @@ def test_backward_in_the_text_that_exla_writes(flat, turned):
     arrays = random(2, seq=300)
     y, state = ours(arrays)
     weights = lambda v: jnp.cos(jnp.arange(v.size, dtype=y.dtype)).reshape(v.shape)
-    output_gradients = {"dy": weights(y), "dfinal_state": weights(state)}
+    beside = {"dy": weights(y), "dfinal_state": weights(state)}
     scratch = scratch_of(arrays)
     forward_results = [jax.ShapeDtypeStruct(y.shape, y.dtype)] + workspace(arrays)
     names = ["y", "workspace"][: len(forward_results)]
     if scratch.chunks:
         kept = jax.ShapeDtypeStruct((1, 2, scratch.chunks, 8, 4), y.dtype)
         attributes = {"operands": quoted(arrays), "results": quoted(["boundary_states", *names])}
-        output_gradients["boundary_states"] = call(arrays, [kept, *forward_results], attributes, flat=flat, turned=turned)[0]
+        beside["boundary_states"] = call(arrays, [kept, *forward_results], attributes, flat=flat, turned=turned)[0]
     scratch = workspace(arrays, backward=True)
     results = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in arrays.values()] + scratch
     names = [*arrays] + ["workspace"] * len(scratch)
-    attributes = {"operands": quoted([*arrays, *output_gradients]), "results": quoted(names)}
-    got = call(arrays | output_gradients, results, attributes, target=_library.BACKWARD, flat=flat, turned=turned)
+    attributes = {"operands": quoted([*arrays, *beside]), "results": quoted(names)}
+    got = call(arrays | beside, results, attributes, target=_library.BACKWARD, flat=flat, turned=turned)
     assert_close(dict(zip(arrays, got)), gradients(theirs, arrays), 1e-10)
 
 

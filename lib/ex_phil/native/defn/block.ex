@@ -22,9 +22,10 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
 
     defmodule Backward do
       @moduledoc false
-      # `inputs` are the names of the operands of the forward pass, which those of `output_gradients` follow; the results are the
-      # gradients of all inputs but seq_idx, and the extras. `shapes` are those of all operands.
-      defstruct [:inputs, :output_gradients, :options, shapes: [], extras: []]
+      # `inputs` are the names of the operands of the forward pass, which those `beside` them follow, the output gradients and
+      # boundary states; the results are the gradients of all inputs but seq_idx, and the extras. `shapes` are those of all
+      # operands.
+      defstruct [:inputs, :beside, :options, shapes: [], extras: []]
     end
 
     @inputs [:x, :dt, :a, :b, :c | Options.optional()]
@@ -40,16 +41,9 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
       [y, final_state | more] = forward |> run(in_order(tensors, inputs)) |> Tuple.to_list()
 
       custom_grad({y, final_state}, in_order(tensors, differentiable(inputs)), fn {dy, dfinal_state} ->
-        output_gradients = [dy: like(dy, y), dfinal_state: like(dfinal_state, final_state)] ++ kept(extras, more)
-
-        block = %Backward{
-          inputs: inputs,
-          output_gradients: Keyword.keys(output_gradients),
-          options: options,
-          extras: of_backward
-        }
-
-        backward(block, tensors, Keyword.values(output_gradients))
+        beside = [dy: like(dy, y), dfinal_state: like(dfinal_state, final_state)] ++ kept(extras, more)
+        block = %Backward{inputs: inputs, beside: Keyword.keys(beside), options: options, extras: of_backward}
+        backward(block, tensors, Keyword.values(beside))
       end)
     end
 
@@ -57,18 +51,18 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     defp kept([{:boundary_states, _shape, _type} | _], [states | _]), do: [boundary_states: states]
     defp kept(_extras, _results), do: []
 
-    defp backward(block, tensors, output_gradients) do
+    defp backward(block, tensors, beside) do
       gradients = differentiable(block.inputs)
 
       results =
         block
-        |> run(in_order(tensors, block.inputs) ++ output_gradients)
+        |> run(in_order(tensors, block.inputs) ++ beside)
         |> Tuple.to_list()
         |> Enum.take(length(gradients))
         |> List.to_tuple()
 
       once =
-        custom_grad(results, in_order(tensors, gradients) ++ output_gradients, fn _ ->
+        custom_grad(results, in_order(tensors, gradients) ++ beside, fn _ ->
           raise ArgumentError,
                 "the native selective scan has first derivatives only; use backend: :nx, which has them all"
         end)
@@ -96,7 +90,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
         |> List.to_tuple()
       end
 
-      # The default of a block takes every operand as an argument: all inputs, and at most three that are output_gradients.
+      # The default of a block takes every operand as an argument: all inputs, and at most three beside them.
       for count <- 5..(length(@inputs) + 3) do
         operands = Macro.generate_arguments(count, __MODULE__)
         @doc false

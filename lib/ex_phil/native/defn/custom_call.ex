@@ -15,7 +15,7 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
 
     @doc "The target and the attributes of a block, in MLIR's words."
     def call(block) do
-      names = [operands: block.inputs ++ output_gradients(block), results: Enum.map(results(block), &elem(&1, 0))]
+      names = [operands: block.inputs ++ beside(block), results: Enum.map(results(block), &elem(&1, 0))]
       attributes = for {name, value} <- names ++ [shapes: shapes(block)], do: {name, Enum.join(value, " ")}
 
       {target(block),
@@ -42,8 +42,8 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 3) do
     defp target(%Forward{}), do: "exphil_selective_scan_fwd"
     defp target(%Backward{}), do: "exphil_selective_scan_bwd"
 
-    defp output_gradients(%Forward{}), do: []
-    defp output_gradients(%Backward{output_gradients: names}), do: names
+    defp beside(%Forward{}), do: []
+    defp beside(%Backward{beside: names}), do: names
 
     defp results(%Forward{extras: extras}), do: [{:y}, {:final_state} | extras]
 

@@ -132,8 +132,8 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       compiled =
         for size <- sizes(limit), into: %{} do
           inputs = Map.new(request, fn {name, shape} -> {name, Nx.template(put_elem(shape, 0, size), :f32)} end)
-          answer = &answer(predict.(&1, &2), size)
-          {size, Nx.Defn.compile(answer, [Nx.to_template(parameters), inputs], options)}
+          answered = &answer(predict.(&1, &2), size)
+          {size, Nx.Defn.compile(answered, [Nx.to_template(parameters), inputs], options)}
         end
 
       fn %Nx.Batch{size: games} = batch ->

@@ -40,25 +40,26 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   end
 
   @doc """
-  Raises where a backward pass is wrong: its `tensors`, what flows in (`given`, by its names), or the boundary states among
+  Raises where a backward pass is wrong: its `tensors`, the `output_gradients` by their names, or the boundary states among
   the options.
   """
-  def backward!(tensors, given, options) do
+  def backward!(tensors, output_gradients, options) do
     run!(:scan, tensors, options)
     %{x: x, a: a} = specs = specs(tensors)
-    output_gradients = for {name, tensor} <- given, do: {name, spec(tensor)}
-    for {name, spec} <- output_gradients, do: formed!(name, spec)
-    for {name, spec} <- output_gradients, do: element!(name, spec.type)
+    of_outputs = for {name, tensor} <- output_gradients, do: {name, spec(tensor)}
+    for {name, spec} <- of_outputs, do: formed!(name, spec)
     shapes = [dy: x.shape, dfinal_state: Scratch.state_shape(x, a)]
-    for {name, spec} <- output_gradients, do: as_expected!(name, spec, x.type, shapes[name])
+    for {name, spec} <- of_outputs, do: as_expected!(name, spec, x.type, shapes[name])
     if states = options.boundary_states, do: boundary_states!(spec(states), specs, options)
-    for {name, tensor} <- [{:boundary_states, options.boundary_states} | given], do: length!(name, tensor)
+
+    for {name, tensor} <- [{:boundary_states, options.boundary_states} | output_gradients],
+        do: length!(name, tensor)
+
     :ok
   end
 
   defp boundary_states!(states, specs, options) do
     formed!(:boundary_states, states)
-    element!(:boundary_states, states.type)
     shape = states |> chunks(specs, options) |> Scratch.boundary_shape(specs, options)
     as_expected!(:boundary_states, states, specs.x.type, shape)
   end
@@ -85,11 +86,13 @@ defmodule ExPhil.Native.SelectiveScan.Check do
 
   defp length!(_name, _of_nx), do: :ok
 
-  # Whether the fields of a struct are what they are to be, as the native library says it when it reads one.
+  # Whether the fields of a struct are what they are to be, in the order and the words in which the native library reads one.
   defp formed!(name, %{type: type, shape: shape, data: data}) do
     if not match?({class, bits} when is_atom(class) and is_integer(bits), type) do
       wrong!(name, "have a type such as {:f, 32}", type)
     end
+
+    element!(name, type)
 
     if not (is_tuple(shape) and shape |> Tuple.to_list() |> Enum.all?(&(is_integer(&1) and &1 >= 0))) do
       wrong!(name, "have a shape that is a tuple of positive integers", shape)
@@ -130,7 +133,6 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   def here!(form, specs, options) do
     tensors = in_order(form, specs)
     for {name, spec} <- tensors, do: formed!(name, spec)
-    for {name, spec} <- tensors, do: element!(name, spec.type)
     sequence = axes!(form, specs.x)
     if form == :step, do: causal!(options, specs)
     for {name, spec} <- tensors, 0 in Tuple.to_list(spec.shape), do: wrong!(name, "have no empty axis", spec.shape)
@@ -140,7 +142,7 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     for {name, spec} <- tensors, do: shape!(name, spec.shape, sequence, state, components)
     limit!(options.dt_limit, specs.x.type)
     for name <- [:b, :c], do: projection!(name, specs[name].shape, sequence, state, components)
-    fits_in_memory!(sequence, state)
+    fits_in_memory!(form, sequence, state, options)
     :ok
   end
 
@@ -257,12 +259,13 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     end
   end
 
-  # Sizes are computed in 64 bits where the scan runs, of whole vectors and blocks.
-  defp fits_in_memory!(sequence, state) do
+  # Sizes are computed in 64 bits where the scan runs, of whole vectors and blocks in each direction.
+  defp fits_in_memory!(form, sequence, state, options) do
     {[batch | seq], [dim]} = Enum.split(sequence, -1)
     seq = List.first(seq, 1)
+    directions = if form == :scan and Options.both_ways?(options), do: 2, else: 1
 
-    if batch * seq * whole(dim, 128) * whole(state, 16) * 2 * 8 >= 2 ** 63 do
+    if directions * batch * seq * whole(dim, 128) * whole(state, 16) * 2 * 8 >= 2 ** 63 do
       wrong!(:x, "have states that can be counted", {:states, {batch, seq, dim}, state})
     end
   end

@@ -749,7 +749,7 @@ fn add_to<F: VectorField>(isa: F::Isa, sums: &Output<'_, Vector<F>>, place: usiz
     sum[0] = (Lanes::<F::Element, F::Isa>::new(isa, sum[0]) + term).vector;
 }
 
-/// Adds to those of N states.
+/// Adds the terms of N states to sums in registers.
 #[inline(always)]
 fn add_registers<F: VectorField, const N: usize>(isa: F::Isa, sums: &mut [Vector<F>], terms: [F; N]) {
     for (sum, term) in sums.chunks_exact_mut(F::COMPONENTS).zip(terms) {

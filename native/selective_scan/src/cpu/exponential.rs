@@ -304,10 +304,10 @@ fn far_turn<R: Real, S: Isa>(a: Lanes<R, S>, b: Lanes<R, S>) -> Turn<R, S> {
     let mut turn = [a.vector; 3];
     let parts: &mut [R] = bytemuck::cast_slice_mut(&mut turn);
     for i in 0..count {
-        let (a, b) = (factors[i].to_f64(), factors[count + i].to_f64());
-        let x = a * b;
+        let (rate, delta) = (factors[i].to_f64(), factors[count + i].to_f64());
+        let x = rate * delta;
         // What x was rounded by, of which the cosine is 1.
-        let rest = a.mul_add(b, -x);
+        let rest = rate.mul_add(delta, -x);
         let ((sin, cos), half) = (x.sin_cos(), (0.5 * x).sin());
         let of_rest = [rest * cos, -rest * sin, -rest * sin];
         for (part, value) in [sin, cos, -2.0 * half * half].into_iter().enumerate() {

@@ -249,7 +249,7 @@ fn exact_cases(
     run_random(if quick { 3 } else { count }, strategy, check);
 }
 
-// Parts of cases are of f64.
+// Its laws are asked of cases in f64.
 const ON_DEVICE: Scan = Scan { forward, backward, within: |_| Within { outputs: 1e-12, gradients: 1e-12 } };
 
 /// Two halves, the state handed over forward and its gradient backward, equal the whole.

@@ -115,8 +115,8 @@ if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
 
       assert {length(given), tuple_size(results)} == {6, 3 + length(of_forward)}
 
-      output_gradients = ~s("x dt a b c z dy dfinal_state boundary_states")
-      names = [{"operands", output_gradients}, {"results", ~s("x dt a b c z#{of_backward}")}]
+      all = ~s("x dt a b c z dy dfinal_state boundary_states")
+      names = [{"operands", all}, {"results", ~s("x dt a b c z#{of_backward}")}]
       {target, [operands_named, results_named, {"shapes", shapes} | rest]} = CustomCall.call(backward)
       assert {target, [operands_named, results_named], rest} == {"exphil_selective_scan_bwd", names, options}
       # Two directions of chunks whose length is the backend's own affair.

@@ -20,8 +20,10 @@ if Code.ensure_loaded?(Nx) do
         for backend <- [:nx, :cpu] do
           opts = [{:backend, backend} | opts]
           {y, state} = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [opts])
-          output_gradients = [{:dfinal_state, dfinal_state} | opts]
-          gradients = apply(SelectiveScan, :backward, [dy | args(inputs)] ++ [output_gradients])
+
+          gradients =
+            apply(SelectiveScan, :backward, [dy | args(inputs)] ++ [[{:dfinal_state, dfinal_state} | opts]])
+
           Map.merge(gradients, %{y: y, final_state: state})
         end
 
@@ -98,7 +100,7 @@ if Code.ensure_loaded?(Nx) do
       x = for row <- 0..1, do: for(at <- 0..18, do: [Map.get(special, {row, at}, 0.5), 1.0])
       x = Tensor.from_list(x, :f64)
       inputs = %{random(type: {:f, 64}, seq: 19, dim: 2) | x: x}
-      output_gradients = normal({2, 19, 2}, {:f, 64})
+      dy = normal({2, 19, 2}, {:f, 64})
 
       for algorithm <- @algorithms, both_ways? <- [false, true], reverse <- [false, true] do
         opts = [bidirectional: both_ways?, reverse: reverse, seq_idx: Tensor.from_list(index, :s32)]
@@ -106,7 +108,7 @@ if Code.ensure_loaded?(Nx) do
         [nx, native] =
           for backend <- [[backend: :nx, algorithm: algorithm], [backend: :cpu]] do
             {y, state} = apply(SelectiveScan, :scan_with_state, args(inputs) ++ [backend ++ opts])
-            gradients = apply(SelectiveScan, :backward, [output_gradients | args(inputs)] ++ [backend ++ opts])
+            gradients = apply(SelectiveScan, :backward, [dy | args(inputs)] ++ [backend ++ opts])
             Map.merge(gradients, %{y: y, final_state: state})
           end
 
@@ -253,6 +255,16 @@ if Code.ensure_loaded?(Nx) do
             type <- types,
             do: {[{name, zeros.(shape, type)}], []}
 
+      forged =
+        for {name, fields} <- [
+              x: [type: {:f, 8}],
+              dt: [shape: nil],
+              dt: [type: {:f, 8}, shape: nil],
+              b: [data: nil]
+            ] do
+          {[{name, Map.merge(zeros.(sequence.(6), :f32), Map.new(fields))}], []}
+        end
+
       of_options =
         for settings <- [
               [dt_limit: {1, 0}],
@@ -267,7 +279,7 @@ if Code.ensure_loaded?(Nx) do
             settings != [method: :poly] or form == :step,
             do: {[], settings}
 
-      of_tensors ++ of_options
+      of_tensors ++ forged ++ of_options
     end
 
     defp good(:scan), do: Map.take(random([]), [:x, :dt, :a, :b, :c])
@@ -300,8 +312,12 @@ if Code.ensure_loaded?(Nx) do
       told_the_same!(:scan, %{good(:scan) | x: huge, dt: huge, b: good(:scan).a, c: good(:scan).a}, options([]))
       # States of whole vectors and blocks come to 2^63 bytes, and to just less.
       of = fn seq -> Map.new(good(:scan), fn {name, tensor} -> {name, long(name, tensor, seq)} end) end
-      told_the_same!(:scan, of.(2 ** 48), options([]))
-      assert Check.here!(:scan, of.(2 ** 48 - 1), options([])) == :ok
+
+      for {least, settings} <- [{2 ** 48, []}, {2 ** 47, [bidirectional: true]}] do
+        told_the_same!(:scan, of.(least), options(settings))
+        assert Check.here!(:scan, of.(least - 1), options(settings)) == :ok
+      end
+
       assert_raise ArgumentError, ~r/to hold/, fn -> Check.run!(:scan, of.(2 ** 48 - 1), options([])) end
     end
 

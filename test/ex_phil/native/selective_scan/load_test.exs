@@ -48,6 +48,7 @@ defmodule ExPhil.Native.SelectiveScan.LoadTest do
   # What calls leave behind grows in every round of them. What other tests have left is given back in one round or
   # another, and makes room in that for more: the median has none of it.
   defp assert_no_growth(call) do
+    # Before the first level are calls that take what stays.
     levels =
       for _ <- 0..10 do
         Enum.each(1..1000, fn _ -> call.() end)
