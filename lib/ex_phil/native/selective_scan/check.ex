@@ -142,7 +142,7 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     for {name, spec} <- tensors, do: shape!(name, spec.shape, sequence, state, components)
     limit!(options.dt_limit, specs.x.type)
     for name <- [:b, :c], do: projection!(name, specs[name].shape, sequence, state, components)
-    fits_in_memory!(form, sequence, state, options)
+    fits_in_memory!(sequence, state, options)
     :ok
   end
 
@@ -260,12 +260,11 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   end
 
   # Sizes are computed in 64 bits where the scan runs, of whole vectors and blocks in each direction.
-  defp fits_in_memory!(form, sequence, state, options) do
+  defp fits_in_memory!(sequence, state, options) do
     {[batch | seq], [dim]} = Enum.split(sequence, -1)
     seq = List.first(seq, 1)
-    directions = if form == :scan and Options.both_ways?(options), do: 2, else: 1
 
-    if directions * batch * seq * whole(dim, 128) * whole(state, 16) * 2 * 8 >= 2 ** 63 do
+    if Options.directions(options) * batch * seq * whole(dim, 128) * whole(state, 16) * 2 * 8 >= 2 ** 63 do
       wrong!(:x, "have states that can be counted", {:states, {batch, seq, dim}, state})
     end
   end

@@ -135,6 +135,9 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   def both_ways?(%{bidirectional: nil, method: method}), do: method == :poly
   def both_ways?(%{bidirectional: both_ways?}), do: both_ways?
 
+  @doc "How many ways that is."
+  def directions(options), do: if(both_ways?(options), do: 2, else: 1)
+
   @doc "The tensors that a scan is given, by their names, in the order of the native library."
   def tensors!({x, dt, a, b, c}, options) do
     required = for {name, tensor} <- [x: x, dt: dt, a: a, b: b, c: c], do: {name, Tensor.given!(tensor, name)}

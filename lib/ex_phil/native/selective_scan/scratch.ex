@@ -19,8 +19,7 @@ defmodule ExPhil.Native.SelectiveScan.Scratch do
 
   @doc "The shape of boundary states of so many chunks."
   def boundary_shape(chunks, %{x: x, a: a}, options) do
-    directions = if Options.both_ways?(options), do: 2, else: 1
-    List.to_tuple([directions, elem(x.shape, 0), chunks | Tuple.to_list(a.shape)])
+    List.to_tuple([Options.directions(options), elem(x.shape, 0), chunks | Tuple.to_list(a.shape)])
   end
 
   defp words(specs, options) do

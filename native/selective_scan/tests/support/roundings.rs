@@ -11,8 +11,7 @@ use super::random::{Random, zoh};
 fn slow(method: Method, rates: &[(f64, f64)], seq: usize) -> Case {
     let complex = rates.iter().any(|&(_, im)| im != 0.0);
     let dim = rates.len();
-    let problem =
-        Problem { method, complex, b: Projection::Constant, c: Projection::Constant, ..zoh(1, seq, dim, 1) };
+    let problem = Problem { method, complex, ..constant(seq, dim) };
     let mut random = Random(1);
     let (mut x, mut dt, mut phases) = (Vec::new(), Vec::new(), vec![0.0; dim]);
     for _ in 0..seq {
@@ -24,6 +23,11 @@ fn slow(method: Method, rates: &[(f64, f64)], seq: usize) -> Case {
         }
     }
     with(problem, &x, &dt, rates, (1.0, 0.0))
+}
+
+/// Channels of a state each, of whose constant b and c all frames have the same.
+fn constant(seq: usize, dim: usize) -> Problem {
+    Problem { b: Projection::Constant, c: Projection::Constant, ..zoh(1, seq, dim, 1) }
 }
 
 /// A case of f32 with these values, b of 1 and the same c for all channels; all of y counts alike.
@@ -49,13 +53,18 @@ fn with(problem: Problem, x: &[f64], dt: &[f64], rates: &[(f64, f64)], c: (f64, 
     Case { name: format!("{problem:?}, rates {rates:?}"), problem, inputs, output_gradients }
 }
 
+/// Long rows of either kind.
+pub fn long_rows() -> impl Iterator<Item = Case> {
+    Method::ALL.iter().map(|&method| turning(method)).chain([Method::Zoh, Method::Bilinear].map(fading))
+}
+
 /// Complex states that turn and hardly decay.
-pub fn turning(method: Method) -> Case {
+fn turning(method: Method) -> Case {
     slow(method, &[(-0.05, 20.0), (-0.1, 20.0), (-0.2, 10.0), (-0.5, 3.0)], 20_000)
 }
 
 /// Real states that hardly decay.
-pub fn fading(method: Method) -> Case {
+fn fading(method: Method) -> Case {
     slow(method, &[(-0.05, 0.0), (-0.1, 0.0), (-0.2, 0.0), (-0.4, 0.0)], 20_000)
 }
 
@@ -63,20 +72,13 @@ pub fn fading(method: Method) -> Case {
 pub fn whole_turns() -> Case {
     let rates = [-1e-2, -1e-3, -1e-4, -1e-5].map(|re| (re, std::f64::consts::TAU));
     let (seq, dim) = (50, rates.len());
-    let problem = Problem {
-        method: Method::ZohExact,
-        complex: true,
-        b: Projection::Constant,
-        c: Projection::Constant,
-        ..zoh(1, seq, dim, 1)
-    };
+    let problem = Problem { method: Method::ZohExact, complex: true, ..constant(seq, dim) };
     with(problem, &vec![1.0; seq * dim], &vec![1.0; seq * dim], &rates, (0.0, 1.0))
 }
 
 /// Sums over as many frames as one would lose digits in that adds each by itself.
 pub fn long_sums() -> Case {
     let (seq, dim) = (65_536, 3);
-    let problem = Problem { b: Projection::Constant, c: Projection::Constant, ..zoh(1, seq, dim, 1) };
     let rates = [(-1.0, 0.0), (-0.7, 0.0), (-2.0, 0.0)];
-    with(problem, &vec![0.75; seq * dim], &vec![1.0; seq * dim], &rates, (1.0, 0.0))
+    with(constant(seq, dim), &vec![0.75; seq * dim], &vec![1.0; seq * dim], &rates, (1.0, 0.0))
 }

@@ -352,14 +352,21 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
     end
   end
 
+  # What a BEAM of its own says that has scanned once, and can again by `scan.()`.
+  defp after_a_scan(opts, script) do
+    in_a_beam_of_its_own(Application.app_dir(:exphil_native, "ebin"), """
+    alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
+    x = Tensor.zeros({1, 2, 3})
+    b = Tensor.zeros({1, 2, 4})
+    scan = fn -> SelectiveScan.scan(x, x, Tensor.zeros({3, 4}), b, b, #{inspect(opts)}) == x end
+    IO.puts("first: \#{scan.()}")
+    #{script}
+    """)
+  end
+
   test "loaded again while in use or after a purge, the native module goes on with its library" do
     words =
-      in_a_beam_of_its_own(Application.app_dir(:exphil_native, "ebin"), """
-      alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
-      x = Tensor.zeros({1, 2, 3})
-      b = Tensor.zeros({1, 2, 4})
-      scan = fn -> SelectiveScan.scan(x, x, Tensor.zeros({3, 4}), b, b) == x end
-      IO.puts("first: \#{scan.()}")
+      after_a_scan([], """
       {:error, :on_load_failure} = :code.load_file(Nif)
       IO.puts("loaded again: \#{scan.()}")
       :code.purge(Nif)
@@ -373,12 +380,7 @@ defmodule ExPhil.Native.SelectiveScan.BackendTest do
 
   test "deleted while its code is in use, as by recompile(), it says what to do, and is loaded again after a purge" do
     words =
-      in_a_beam_of_its_own(Application.app_dir(:exphil_native, "ebin"), """
-      alias ExPhil.Native.{Nif, SelectiveScan, Tensor}
-      x = Tensor.zeros({1, 2, 3})
-      b = Tensor.zeros({1, 2, 4})
-      scan = fn -> SelectiveScan.scan(x, x, Tensor.zeros({3, 4}), b, b, backend: :cpu) == x end
-      IO.puts("first: \#{scan.()}")
+      after_a_scan([backend: :cpu], """
       :code.purge(Nif)
       :code.delete(Nif)
       IO.puts("available: \#{SelectiveScan.available?()}")
