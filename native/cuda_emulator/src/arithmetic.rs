@@ -271,7 +271,7 @@ fn joined(low: u32, high: u32) -> u64 {
 }
 
 /// So many low bits.
-fn low(bits: u32) -> u64 {
+pub fn low(bits: u32) -> u64 {
     if bits >= 64 { !0 } else { (1u64 << bits) - 1 }
 }
 

@@ -4,6 +4,7 @@
 //! goes on until it meets another, so that they come together again where the branches do. Where threads must meet, a
 //! fragment waits for the others.
 
+use crate::arithmetic::low;
 use crate::engine::{Barriers, MAP_WORDS, TensorMap, replacement, sum};
 use crate::global::Global;
 use crate::launch::Launch;
@@ -642,10 +643,6 @@ fn meeting(operation: &Operation) -> Option<Meeting> {
 /// The numbers of the lanes of a set.
 fn numbers(lanes: u32) -> impl Iterator<Item = usize> {
     (0..LANES).filter(move |lane| lanes >> lane & 1 == 1)
-}
-
-fn low(bits: u32) -> u64 {
-    u64::MAX >> (64 - bits)
 }
 
 fn word(bytes: &[u8]) -> u64 {
