@@ -39,7 +39,7 @@ struct Arguments {
   u8* chunk_resets;          // {batch, chunks}: whether a state is reset in the chunk, where there are several
   u8* adjoint_resets;        // {batch, adjoint_chunks}: the same of these, where there are several
   State* chunk_states;       // {batch, chunks, dim, chunk_states_width}: the state before each chunk; see JOINS
-  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the state's gradient before it; maybe in dx, written later
+  State* adjoint_ends;       // {batch, adjoint_chunks, dim, SLOTS}: what each adds to the gradient before it; maybe in dx, written later
   State* segment_adjoints;   // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment; see JOINS
   State* boundary_states;    // {batch, boundary_count, dim, state}: that the forward pass keeps for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk; of adjoint chunks in ddt, if their ends are in dx
@@ -113,7 +113,7 @@ struct Arguments {
   i64 last_piece_frames;
 };
 
-// Those of a block that walk or sum.
+// Threads of a block that walk or sum: a carrier's warp (bulk.cu) is beside them.
 #define THREADS (WARPS * 32)
 #define ALL_LANES 0xffffffffu
 

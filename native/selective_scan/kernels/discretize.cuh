@@ -114,9 +114,11 @@ __device__ __forceinline__ Integrals integrals_near(State A, Real delta, State h
 }
 
 #if COMPLEX && METHOD == ZOH_EXACT
-// e^z − 1. Where e^z is near 1, after whole turns, the difference would cancel: e^x cos y − 1 = e^x − 1 − (e^x sin y)²/(e^x + e^x cos y).
+// e^z − 1. Where e^z is near 1, after whole turns, the difference would cancel. There it is
+//   e^x cos y − 1 = (e^x − 1) − (e^x sin y)²/(e^x + e^x cos y)
+// where the square, of a state that grows, may be more than the type holds, and the quotient is not.
 __device__ __forceinline__ Complex less_one(Complex A, Real delta, Complex e) {
-  const Real of_x = expm1(A.re * delta), near = of_x - e.im * e.im / ((Real)1 + of_x + e.re);
+  const Real of_x = expm1(A.re * delta), near = of_x - e.im * (e.im / ((Real)1 + of_x + e.re));
   return {e.re > (Real)0.5 ? near : e.re - (Real)1, e.im};
 }
 #endif

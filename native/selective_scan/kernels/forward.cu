@@ -326,7 +326,7 @@ __device__ __forceinline__ bool bring(const Tile& tile, Tile& other, Finishing& 
 // Sums neighbouring frames over the lanes of a channel and puts the sums at `row`, where their x was.
 template <int COUNT>
 __device__ __forceinline__ void store_sums([[maybe_unused]] Real* row, [[maybe_unused]] int lane,
-                                          [[maybe_unused]] Real (&y)[COUNT]) {
+                                           [[maybe_unused]] Real (&y)[COUNT]) {
 #if !SUMMARY
   const int first = sum_over_lanes(lane, y);
   Real sums[COUNT / LANES];

@@ -9,7 +9,6 @@
 #include "discretize.cuh"
 #include "arguments.cuh"
 
-
 __device__ __forceinline__ int index_at(const Arguments& args, i64 row, i64 i) {
   return args.seq_idx[row * args.seq + frame(args, i)];
 }

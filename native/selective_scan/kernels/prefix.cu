@@ -22,18 +22,23 @@ struct Position {
   u32 left;
 };
 
+// Where a chunk has what it keeps of each channel.
+__device__ __forceinline__ i64 index_in_chunk(const Arguments& args, const Line& line, i64 chunk) {
+  return in_part(args, line.row, args.chunks, chunk, line.channel);
+}
+
 // P of a chunk; `reset` where the chunk forgets what enters it.
 __device__ __forceinline__ State chunk_decay(const Arguments& args, const Line& line, State a, i64 chunk, bool& reset) {
-  const i64 in_chunk = in_part(args, line.row, args.chunks, chunk, line.channel);
+  const i64 index = index_in_chunk(args, line, chunk);
 #if SEQ_IDX
   reset = args.chunk_resets[line.row * args.chunks + chunk];
 #else
   reset = false;
 #endif
 #if DECAY_BY_SUM
-  return exp_product(a, args.delta_sums[in_chunk]);
+  return exp_product(a, args.delta_sums[index]);
 #else
-  return args.decays[in_chunk * SLOTS + line.slot];
+  return args.decays[index * SLOTS + line.slot];
 #endif
 }
 
@@ -44,7 +49,6 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
   constexpr int STEP = ADJOINTS ? -1 : 1;
   State held[AHEAD], decays[AHEAD];
   bool resets[AHEAD];
-  const auto in_chunk = [&](i64 k) { return in_part(args, line.row, args.chunks, chunk + k * STEP, line.channel); };
 #if ADJOINTS
   const State* ends = args.adjoint_ends + line.slot;
   const int width = SLOTS;
@@ -55,7 +59,7 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
     if (k < count) {
-      held[k] = ends[in_chunk(k) * width];
+      held[k] = ends[index_in_chunk(args, line, chunk + k * STEP) * width];
       decays[k] = chunk_decay(args, line, a, chunk + k * STEP, resets[k]);
     }
   }
@@ -71,7 +75,7 @@ __device__ __forceinline__ State walk(const Arguments& args, const Line& line, S
         args.segment_adjoints[after * SLOTS + line.slot] = carried;
       }
 #else
-      ends[in_chunk(k) * width] = carried;
+      ends[index_in_chunk(args, line, chunk + k * STEP) * width] = carried;
 #endif
       const State decay = ADJOINTS ? conjugate(decays[k]) : decays[k];
       carried = over_chunk(carried, decay, held[k], resets[k]);

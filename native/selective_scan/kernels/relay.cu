@@ -463,8 +463,8 @@ __device__ __forceinline__ void put([[maybe_unused]] const Arguments& args, cons
 // Walks a tile from the span of the first frame that is stored to that of the last, span by span: where a rate is infinite, frames that
 // are missing would not leave the states as they are.
 __device__ __forceinline__ void walk_tile_part(const Arguments& args, const Owner& owner, Thread& thread, const OfWarp& own,
-                                          const Tile& tile, const Projections<Real>& projections, const Marks& its_marks,
-                                          Target target) {
+                                               const Tile& tile, const Projections<Real>& projections, const Marks& its_marks,
+                                               Target target) {
   int span = target.first / SPAN;
   target.next += span * target.stride;
 #pragma unroll 1

@@ -42,7 +42,7 @@ struct SpanCoefficients {
 };
 
 __device__ __forceinline__ State b_of(const Thread& thread, [[maybe_unused]] const Operands& operands, int s,
-                                       [[maybe_unused]] int g) {
+                                      [[maybe_unused]] int g) {
 #if B_CONSTANT
   return thread.b[s];
 #else

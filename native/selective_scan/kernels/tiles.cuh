@@ -15,8 +15,8 @@ struct Projections {
 typedef Element SequenceTile[TILE][CHANNELS];
 
 // Reads a lane's states of a frame, which lies in row `row` of a tile and is frame g of a span.
-template <typename Operands>
-__device__ __forceinline__ void fetch_frame(const Projections<Real>& tile, int lane, int row, int g, Operands& operands) {
+template <typename Into>
+__device__ __forceinline__ void fetch_frame(const Projections<Real>& tile, int lane, int row, int g, Into& operands) {
   State b[STATES], c[STATES];
   load_slots(b, tile.b[row], lane);
   load_slots(c, tile.c[row], lane);

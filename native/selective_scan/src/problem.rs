@@ -434,7 +434,7 @@ impl Problem {
         self.seq.div_ceil(self.chunk())
     }
 
-    const fn directions(&self) -> usize {
+    pub(crate) const fn directions(&self) -> usize {
         if self.bidirectional { 2 } else { 1 }
     }
 

@@ -151,12 +151,18 @@ fn nor_do_those_of_sums_over_time() {
 }
 
 #[test]
-fn what_is_left_of_whole_turns_is_not_lost() {
-    let case = roundings::whole_turns();
-    let (outputs, gradients) =
-        naive::forward_and_backward(&case.problem, case.inputs(), case.output_gradients());
-    assert_close(&case.name, case.forward(cpu::forward).iter(), outputs.iter(), outputs_within(&case));
-    assert_gradients_close(&case.name, &case.backward(cpu::backward), &gradients, gradients_within(&case));
+fn nor_is_lost_what_whole_turns_leave_or_one_frame_makes() {
+    for case in [roundings::whole_turns(), roundings::growing()] {
+        let (outputs, gradients) =
+            naive::forward_and_backward(&case.problem, case.inputs(), case.output_gradients());
+        assert_close(&case.name, case.forward(cpu::forward).iter(), outputs.iter(), outputs_within(&case));
+        assert_gradients_close(
+            &case.name,
+            &case.backward(cpu::backward),
+            &gradients,
+            gradients_within(&case),
+        );
+    }
 }
 
 /// Several chunks of frames, several spans of channels.

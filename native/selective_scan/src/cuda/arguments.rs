@@ -169,7 +169,6 @@ impl Arguments {
 pub(super) struct Sizes {
     pub(super) real: usize,
     pub(super) state: usize,
-    pub(super) directions: usize,
     /// Whether sequences are stored in the type of computation: partial sums then lie in the output itself.
     pub(super) exact: bool,
 }
@@ -180,7 +179,6 @@ impl Sizes {
         Self {
             real,
             state: real * problem.components(),
-            directions: if problem.bidirectional { 2 } else { 1 },
             exact: matches!(problem.element, ElementType::F32 | ElementType::F64),
         }
     }
@@ -198,12 +196,12 @@ pub(super) struct Walk {
 
 /// How many passes over a problem there are: one for each range of states in each direction.
 pub(super) fn passes(problem: &Problem, slots: usize) -> usize {
-    problem.state.div_ceil(slots) * Sizes::of(problem).directions
+    problem.state.div_ceil(slots) * problem.directions()
 }
 
 /// What each of them walks.
 pub(super) fn walks(problem: &Problem, slots: usize) -> Vec<Walk> {
-    let directions = Sizes::of(problem).directions;
+    let directions = problem.directions();
     let count = passes(problem, slots);
     let walk = |k: usize| Walk {
         direction: k % directions,
@@ -223,7 +221,7 @@ impl Arguments {
         self.first_pass = i32::from(walk.first);
         self.last_pass = i32::from(walk.last);
         self.accumulate = i32::from(walk.again);
-        self.last_direction = i32::from(walk.direction + 1 == Sizes::of(problem).directions);
+        self.last_direction = i32::from(walk.direction + 1 == problem.directions());
         self.write_final = i32::from(walk.direction == 0);
         self.marks = packings[walk.direction].marks;
         self.chunk_resets = packings[walk.direction].chunk_resets;

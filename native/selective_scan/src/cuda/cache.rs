@@ -1,8 +1,8 @@
 //! Kernels that were compiled are kept on disk.
 //!
-//! A file is named by what its kernel depends on. It begins with the hash of its name and the rest, so that a torn or foreign file,
-//! or one that had another name, is seen and compiled anew; it is written beside its place and renamed, so that nobody reads half of it. A cache that
-//! cannot be read or written costs time and nothing else.
+//! A file is named by what its kernel depends on. It begins with the hash of its name and the rest, so that a torn or foreign
+//! file, or one that had another name, is seen and compiled anew; it is written beside its place and renamed, so that nobody
+//! reads half of it. A cache that cannot be read or written costs time and nothing else.
 
 use std::fs;
 use std::io::Write;

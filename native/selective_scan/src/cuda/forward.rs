@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::arguments::{Arguments, Sizes, walks};
+use super::arguments::{Arguments, walks};
 use super::device::Device;
 use super::launch::{
     Boundaries, Find, Launcher, Wanted, alignment, blocks_of, boundary_states_of, check_inputs,
@@ -71,7 +71,7 @@ impl ForwardKernels<Wanted> {
             }
         };
         Self {
-            directions: (0..Sizes::of(problem).directions).map(direction).collect(),
+            directions: (0..problem.directions()).map(direction).collect(),
             is_copied: relay.is_some() || bulk.is_some(),
             slots,
             chunk,

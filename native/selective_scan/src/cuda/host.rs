@@ -1,9 +1,9 @@
 //! Calls from and to host memory.
 //!
-//! Pageable memory crosses the bus at a third of the speed of pinned memory. So inputs are copied piece by piece,
-//! by several threads, into pinned memory of the device's pool, each piece on its way while the next ones are
-//! copied; outputs come back in the same way. What lies in a [`PinnedBuffer`] already is not copied at all. Of a small
-//! call, tensors share a few pieces, which this thread alone copies, and kernels write results to pinned memory themselves.
+//! Pageable memory crosses the bus at a third of the speed of pinned memory. So inputs are copied by several threads
+//! into pinned memory of the device's pool, as much as one transfer sends at a time, which is on its way while what the next ones
+//! send is copied; outputs come back in the same way. What lies in a [`PinnedBuffer`] already is not copied at all. Of a small
+//! call, tensors share a few transfers, for which this thread alone copies, and kernels write results to pinned memory themselves.
 //!
 //! Rows of the batch know nothing of one another in the forward pass. A large batch is cut in a few slices, and while
 //! one is scanned and its results come back, the next one is on its way: the bus carries both directions at a time.
@@ -25,11 +25,11 @@ use super::policy::writes_outputs_once;
 use crate::threads::pool;
 use crate::{Error, Gradients, Inputs, OutputGradients, Outputs, Problem, Projection};
 
-/// Bytes that are copied, and sent, at a time: usually, and of calls with few bytes of inputs, so that the first is on its way early.
-const PIECE: usize = 512 << 10;
-const SMALL_PIECE: usize = 256 << 10;
+/// Bytes of a transfer: usually, and in calls with few bytes of inputs, so that the first is on its way early.
+const TRANSFER: usize = 512 << 10;
+const SMALL_TRANSFER: usize = 256 << 10;
 const SMALL_CALL: usize = 2 << 20;
-/// Pieces from which on others help to copy them: to wake them takes as long as to copy fewer.
+/// Transfers from which on others help to copy what they send: to wake them takes as long as to copy for fewer.
 const HELPED_FROM: usize = 4;
 /// Bytes of a result in pinned memory that kernels write over the bus themselves, at most: a copy less, which takes 5 to 10 µs. Of larger
 /// ones they would wait for the bus (bench/NOTES.md, "Calls from and to memory of the host").
@@ -156,9 +156,9 @@ fn copy_back<'a>(
 /// Takes the first bytes of staging memory.
 fn carve<'a>(staging: &mut &'a mut [u8], len: usize) -> &'a mut [u8] {
     let whole = len.next_multiple_of(ALIGNMENT).min(staging.len());
-    let (piece, rest) = std::mem::take(staging).split_at_mut(whole);
+    let (carved, rest) = std::mem::take(staging).split_at_mut(whole);
     *staging = rest;
-    &mut piece[..len]
+    &mut carved[..len]
 }
 
 /// Where a tensor lies for the kernels: in the call's device memory, where it begins and how far it is from slice to slice; or in pinned
@@ -193,11 +193,11 @@ impl<'a> Incoming<'a> {
         Self { parts: vec![bytes], to, len: bytes.len(), pinned }
     }
 
-    /// Whether the next one can be sent with it, in a piece of so many bytes.
-    fn is_joined_by(&self, next: &Self, piece: usize) -> bool {
+    /// Whether the next one can be sent with it, in a transfer of so many bytes.
+    fn is_joined_by(&self, next: &Self, transfer: usize) -> bool {
         !(self.pinned || next.pinned)
             && self.to + self.len.next_multiple_of(ALIGNMENT) == next.to
-            && next.to + next.len <= self.to + piece
+            && next.to + next.len <= self.to + transfer
     }
 
     fn join(&mut self, next: Self) {
@@ -224,8 +224,8 @@ struct Slice<'a> {
 struct Call<'a> {
     device: &'a Device,
     slices: Vec<Slice<'a>>,
-    /// Bytes of a piece of inputs.
-    piece: usize,
+    /// Bytes of a transfer of inputs.
+    transfer: usize,
     device_bytes: usize,
     staged_in: usize,
     staged_out: usize,
@@ -235,8 +235,8 @@ impl<'a> Call<'a> {
     /// With so many bytes of inputs.
     fn new(device: &'a Device, slices: usize, bytes: usize) -> Self {
         let slices = (0..slices).map(|_| Slice::default()).collect();
-        let piece = if bytes <= SMALL_CALL { SMALL_PIECE } else { PIECE };
-        Self { device, slices, piece, device_bytes: 0, staged_in: 0, staged_out: 0 }
+        let transfer = if bytes <= SMALL_CALL { SMALL_TRANSFER } else { TRANSFER };
+        Self { device, slices, transfer, device_bytes: 0, staged_in: 0, staged_out: 0 }
     }
 
     fn deal(&mut self, len: usize) -> usize {
@@ -254,11 +254,11 @@ impl<'a> Call<'a> {
         for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks(width)).enumerate() {
             self.staged_in += if pinned { 0 } else { width.next_multiple_of(ALIGNMENT) };
             let to = at + number * stride;
-            let width = if pinned { bytes.len() } else { self.piece };
+            let width = if pinned { bytes.len() } else { self.transfer };
             for (number, bytes) in bytes.chunks(width).enumerate() {
                 let next = Incoming::new(bytes, to + number * width, pinned);
                 match slice.incoming.last_mut() {
-                    Some(last) if last.is_joined_by(&next, self.piece) => last.join(next),
+                    Some(last) if last.is_joined_by(&next, self.transfer) => last.join(next),
                     _ => slice.incoming.push(next),
                 }
             }
@@ -331,7 +331,7 @@ impl<'a> Call<'a> {
             }
             enqueue(stream, base, slice)?;
             for Outgoing { bytes, from, pinned } in results[slice].drain(..) {
-                let width = if pinned { bytes.len() } else { PIECE };
+                let width = if pinned { bytes.len() } else { TRANSFER };
                 for (number, to) in bytes.chunks_mut(width).enumerate() {
                     let address = base + (from + number * width) as CUdeviceptr;
                     if pinned {
@@ -427,9 +427,9 @@ impl Device {
                 let address = |_: &str, place: &Place| place.address(base, slice);
                 let (sources, targets) = (sources.as_ref().map(address), targets.as_ref().map(address));
                 let workspace = base + workspace as CUdeviceptr;
-                // SAFETY: the addresses lie in the queue's memory, or in pinned memory that is borrowed, with the lengths checked above,
-                // and the queue is the call's until it has waited for its streams. Slices follow one another on the stream, and so share the
-                // workspace.
+                // SAFETY: the addresses lie in the queue's memory, or in pinned memory that is borrowed, with the lengths checked
+                // above, and the queue is the call's until it has waited for its streams. Slices follow one another on the stream,
+                // and so share the workspace.
                 unsafe { self.enqueue_forward(stream, &part, sources, targets, None, workspace) }
             })
         })

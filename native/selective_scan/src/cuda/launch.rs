@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
     CUstream, cuLaunchKernelEx,
 };
 
-use super::arguments::{Arguments, Sizes, Walk, walks};
+use super::arguments::{Arguments, Walk, walks};
 use super::backward::BackwardKernels;
 use super::compile::{Configuration, distinct};
 use super::device::Device;
@@ -292,10 +292,10 @@ impl Boundaries<Kernel> {
     ) -> Result<(), Error> {
         let mut of_chunks = *arguments;
         of_chunks.deal(problem, &self.layout);
-        let sources = || ChunkMaps::of(problem, &self.layout, arguments, self.chunks);
-        let sources = self.is_copied.then(sources).transpose()?;
+        let maps = || ChunkMaps::of(problem, &self.layout, arguments, self.chunks);
+        let maps = self.is_copied.then(maps).transpose()?;
         let blocks = walking_blocks(&of_chunks);
-        launcher.launch_with("summary", self.summary, blocks, &of_chunks, sources.as_ref())?;
+        launcher.launch_with("summary", self.summary, blocks, &of_chunks, maps.as_ref())?;
         let Some(prefix) = self.prefix else { return Ok(()) };
         let states = problem.dim * self.slots;
         let blocks = Blocks { of_row: states.div_ceil(prefix.threads as usize), rows: problem.batch };
@@ -394,7 +394,7 @@ pub fn boundary_bytes(problem: &Problem) -> usize {
 
 /// Where those of a walk's direction lie, if they begin at `base`.
 pub(super) fn boundary_states_of(walk: &Walk, problem: &Problem, base: CUdeviceptr) -> CUdeviceptr {
-    let each = boundary_bytes(problem) / Sizes::of(problem).directions;
+    let each = boundary_bytes(problem) / problem.directions();
     base + (walk.direction * each) as CUdeviceptr
 }
 

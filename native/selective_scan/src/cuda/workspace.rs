@@ -68,7 +68,7 @@ fn packings(problem: &Problem, chunks: usize, adjoint_chunks: usize, at: &mut Wo
 impl Arguments {
     /// Takes memory for the states before so many chunks, each of so many slots, and for the decays of the chunks (ΣΔ, or products of a).
     /// Once the states have been found, the same memory serves the decays of so many adjoint chunks.
-    fn lay_out_boundaries(
+    fn lay_out_chunk_states(
         &mut self,
         problem: &Problem,
         (chunks, slots): (usize, usize),
@@ -114,8 +114,8 @@ pub(super) fn lay_out_forward(
 ) -> [Packing; 2] {
     let sizes = Sizes::of(problem);
     let slots = plan.layout.slots();
-    let boundaries = if plan.chunks > 1 { problem.batch * plan.chunks * problem.dim } else { 0 };
-    arguments.lay_out_boundaries(problem, (boundaries, slots), (0, 0), at);
+    let chunks = if plan.chunks > 1 { problem.batch * plan.chunks * problem.dim } else { 0 };
+    arguments.lay_out_chunk_states(problem, (chunks, slots), (0, 0), at);
     if let Some(relay) = &plan.relay {
         arguments.lay_out_relay(problem, relay, at);
     }
@@ -174,7 +174,7 @@ fn lay_out_passes(
     let sizes = Sizes::of(problem);
     let slots = plan.layout.slots();
     let own_states = plan.chunks > 1 && pass == Pass::Backward;
-    let boundaries = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
+    let chunks = if own_states { problem.batch * plan.chunks * problem.dim } else { 0 };
     let edges = problem.batch * plan.segments * problem.dim;
     let side_by_side = match plan.segments {
         1 => 0,
@@ -183,7 +183,7 @@ fn lay_out_passes(
     };
     let width = chunk_states_width(problem, plan);
     arguments.chunk_states_width = width as i64;
-    arguments.lay_out_boundaries(problem, (boundaries, width), (side_by_side, slots), at);
+    arguments.lay_out_chunk_states(problem, (chunks, width), (side_by_side, slots), at);
     if let StatesPlan::Forward { relay: Some(relay), .. } = &plan.states
         && own_states
     {
@@ -225,7 +225,7 @@ fn lay_out_passes(
     arguments.dx_sum = at.gather(&sizes, arguments.dx, sequence);
     arguments.ddt_sum = at.gather(&sizes, arguments.ddt, sequence);
     arguments.dz_sum = at.gather(&sizes, arguments.dz, if problem.z { sequence } else { 0 });
-    let frames = if sizes.directions > 1 { problem.batch * problem.seq } else { 0 };
+    let frames = if problem.bidirectional { problem.batch * problem.seq } else { 0 };
     let mut sums = |projection: Projection, gradient| match projection.groups() {
         Some(groups) => at.gather(&sizes, gradient, groups * frames * problem.state * sizes.state),
         None => 0,

@@ -131,7 +131,7 @@ pub fn softplus(_: bool) {
     ON_DEVICE.softplus().unwrap_or_else(|words| panic!("{words}"));
 }
 
-/// Roundings that must not add up over the frames by more than the documentation says, nor cancel.
+/// Roundings that must not add up over the frames by more than the documentation says, nor cancel, nor overflow.
 pub fn roundings(_: bool) {
     for case in roundings::long_rows() {
         // ex2.approx near 1 is not as often too large as too small; complex bilinear does without.
@@ -145,7 +145,7 @@ pub fn roundings(_: bool) {
         let distance = distance(&case.forward(forward).y, &expected.y);
         assert!(distance < within, "y is {distance:e} away, allowed {within:e}: {}", case.name);
     }
-    for case in [roundings::long_sums(), roundings::whole_turns()] {
+    for case in [roundings::long_sums(), roundings::whole_turns(), roundings::growing()] {
         check(&case).unwrap_or_else(|words| panic!("{words}"));
     }
 }

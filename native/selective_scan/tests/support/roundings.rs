@@ -1,4 +1,4 @@
-//! Cases in which what is rounded in every frame must not add up, or must not cancel.
+//! Cases in which what is rounded in every frame must not add up, must not cancel, and must not overflow on the way.
 
 use selective_scan::naive::encode;
 use selective_scan::{ElementType, Inputs, Method, OutputGradients, Problem, Projection};
@@ -74,6 +74,13 @@ pub fn whole_turns() -> Case {
     let (seq, dim) = (50, rates.len());
     let problem = Problem { method: Method::ZohExact, complex: true, ..constant(seq, dim) };
     with(problem, &vec![1.0; seq * dim], &vec![1.0; seq * dim], &rates, (0.0, 1.0))
+}
+
+/// A frame in which states grow by more than what may be squared in their type.
+pub fn growing() -> Case {
+    let rates = [(45.0, 1.0), (60.0, 0.25), (50.0, -0.75), (80.0, 6.5)];
+    let problem = Problem { method: Method::ZohExact, complex: true, ..constant(1, rates.len()) };
+    with(problem, &[1.0; 4], &[1.0; 4], &rates, (1.0, 0.0))
 }
 
 /// Sums over as many frames as one would lose digits in that adds each by itself.

@@ -78,8 +78,8 @@ const WALK_OF_SHORT_ROW: Walk = Walk::new(3250.0, 44.3, 39.6);
 const LEFT_OVER: f64 = 1.5;
 const READING_LONG_CODE: f64 = 1400.0;
 /// How many times as long these take: walks with a gain of their own, through registers by the most lanes, where rows are long; elements
-/// of 16 bits that each lane takes apart; and, where a warp is alone on its scheduler, rk4's polynomials, and walks with a gain of their own
-/// in tiles with marks.
+/// of 16 bits that each lane takes apart; and, where a warp is alone on its scheduler, rk4's polynomials, and walks with a gain of
+/// their own in tiles with marks.
 const OF_GAINS_IN_MOST_LANES: f64 = 0.91;
 const TAKING_APART: f64 = 1.2;
 const CHAINED: f64 = 1.5;
