@@ -7,8 +7,9 @@
 #![allow(missing_docs, reason = "as CUDA's driver API says of each")]
 
 use std::alloc::{Layout, alloc, dealloc};
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute,
@@ -192,8 +193,52 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, _devi
     OK
 }
 
+thread_local! {
+    /// The contexts that were made current in this thread, by their addresses, the last one on top; 0 is none.
+    static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+fn current() -> usize {
+    CURRENT.with_borrow(|current| current.last().copied().unwrap_or(0))
+}
+
+/// Whether what belongs to a context may be made here.
+fn has_context() -> bool {
+    if current() == 0 {
+        complain("no context is current in this thread");
+    }
+    current() != 0
+}
+
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetCurrent(_context: CUcontext) -> CUresult {
+pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut CUcontext) -> CUresult {
+    // SAFETY: the caller's.
+    unsafe { *context = without_provenance_mut(current()) };
+    OK
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSetCurrent(context: CUcontext) -> CUresult {
+    CURRENT.with_borrow_mut(|current| {
+        current.pop();
+        current.push(context.addr());
+    });
+    OK
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxPushCurrent_v2(context: CUcontext) -> CUresult {
+    CURRENT.with_borrow_mut(|current| current.push(context.addr()));
+    OK
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut CUcontext) -> CUresult {
+    let Some(popped) = CURRENT.with_borrow_mut(Vec::pop) else {
+        return CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    };
+    // SAFETY: the caller's.
+    unsafe { *context = without_provenance_mut(popped) };
     OK
 }
 
@@ -204,6 +249,9 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _flags: c_uint) -> CUresult {
+    if !has_context() {
+        return CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    }
     // SAFETY: the caller's.
     unsafe { *stream = somewhere() };
     OK
@@ -290,6 +338,9 @@ fn pointer(address: CUdeviceptr) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    if !has_context() {
+        return CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    }
     match allocate(bytes, Home::Device) {
         // SAFETY: the caller's.
         Some(start) => unsafe { *address = start.expose_provenance() as CUdeviceptr },
@@ -313,6 +364,9 @@ pub unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, _flags: c_uint) -> CUresult {
+    if !has_context() {
+        return CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    }
     let allocated = allocate(bytes, Home::Host);
     // SAFETY: the caller's.
     unsafe { *start = allocated.unwrap_or(null_mut()) };
@@ -478,6 +532,9 @@ pub unsafe extern "C" fn cuTensorMapEncodeTiled(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
+    if !has_context() {
+        return CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    }
     // SAFETY: PTX ends with a zero, and of machine code, an ELF file, one follows soon.
     let text = unsafe { CStr::from_ptr(image.cast()) };
     if text.to_bytes().starts_with(b"\x7fELF") {
@@ -592,6 +649,9 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
     parameters: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> CUresult {
+    if !has_context() {
+        return CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    }
     // SAFETY: the caller's.
     let (config, (module, kernel)) = unsafe { (&*config, kernel(function)) };
     let shared_bytes = config.sharedMemBytes as usize;

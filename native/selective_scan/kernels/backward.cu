@@ -547,11 +547,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   Course& course = shared.course;
   let_next_begin();
-  // Not of the course: the walk takes 1% longer then (H200).
-  __shared__ bool walks;
-  if (threadIdx.x == 0) walks = find_course(course, args);
+  if (threadIdx.x == 0) shared.walks = find_course(course, args);
   __syncthreads();
-  if (!walks) return;
+  if (!shared.walks) return;
 
   Thread thread;
   begin_block(thread, shared, args, course.place);

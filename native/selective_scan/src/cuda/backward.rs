@@ -12,14 +12,13 @@ use super::policy::{
     Alignment, BackwardPlan, Chunks, Configurations, Layout, Piece, Properties, ROW_THREADS, Relay, Share,
     StatesPlan,
 };
-use super::tensor_maps::Maps;
 use super::workspace::{Workplace, Workspace, lay_out_backward};
 use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
 
 /// What finds the states at the boundaries of chunks from the inputs.
 enum States<K> {
-    /// The forward pass, which keeps them, by forward.cu in this layout or by relay.cu; its outputs go where the gradient of x will be.
-    Forward { layout: Layout, relay: Option<Relay>, kernel: K },
+    /// The forward pass, which keeps them, by relay.cu or forward.cu; its outputs go where the gradient of x will be.
+    Forward { relay: Option<Relay>, kernel: K },
     /// Summaries of the chunks.
     Summaries(Boundaries<K>),
 }
@@ -27,9 +26,6 @@ enum States<K> {
 pub(super) struct BackwardKernels<K> {
     backward: K,
     reduce: K,
-    /// Components that a thread of it sums at once, and threads that share them.
-    vector: usize,
-    sharers: usize,
     round_constants: K,
     marks: Option<K>,
     states: Option<States<K>>,
@@ -53,7 +49,7 @@ impl BackwardKernels<Wanted> {
                     Some(relay) => Wanted::new(of(relay.layout).relay(&relay), c"scan_relay"),
                     None => Wanted::new(of(layout).forward(1), c"scan_forward"),
                 };
-                States::Forward { layout, relay, kernel }
+                States::Forward { relay, kernel }
             }
             StatesPlan::Summaries(layout) => {
                 States::Summaries(Boundaries::of(&of(layout), Chunks::OfBackward, false))
@@ -64,8 +60,6 @@ impl BackwardKernels<Wanted> {
         Self {
             backward: Wanted::new(configurations.backward(plan), c"scan_backward"),
             reduce: of_reduce(c"scan_reduce"),
-            vector: reduce.vector,
-            sharers: reduce.sharers,
             round_constants: of_reduce(c"scan_round_constants"),
             marks: Wanted::marks(&configurations, plan.chunks),
             states: (plan.chunks > 1 && pass == Pass::Backward).then(states),
@@ -78,13 +72,11 @@ impl BackwardKernels<Wanted> {
         Ok(BackwardKernels {
             backward: f(self.backward)?,
             reduce: f(self.reduce)?,
-            vector: self.vector,
-            sharers: self.sharers,
             round_constants: f(self.round_constants)?,
             marks: self.marks.map(&mut *f).transpose()?,
             states: match self.states {
-                Some(States::Forward { layout, relay, kernel }) => {
-                    Some(States::Forward { layout, relay, kernel: f(kernel)? })
+                Some(States::Forward { relay, kernel }) => {
+                    Some(States::Forward { relay, kernel: f(kernel)? })
                 }
                 Some(States::Summaries(states)) => Some(States::Summaries(states.try_map(f)?)),
                 None => None,
@@ -103,15 +95,13 @@ impl BackwardKernels<Kernel> {
         arguments: &Arguments,
     ) -> Result<(), Error> {
         match &self.states {
-            Some(States::Forward { layout, relay: None, kernel }) => {
-                let arguments = arguments.keeping_states(problem, layout);
-                launcher.launch("forward", *kernel, walking_blocks(&arguments), &arguments)?;
-            }
-            Some(States::Forward { relay: Some(relay), kernel, .. }) => {
-                let arguments = arguments.keeping_states(problem, &relay.layout);
-                let maps = Maps::of(problem, &relay.layout, &arguments)?;
-                let blocks = blocks_of(&Share::of_relay(*relay), &arguments);
-                launcher.launch_with("forward", *kernel, blocks, &arguments, Some(&maps))?;
+            Some(States::Forward { relay, kernel }) => {
+                let arguments = arguments.keeping_states(problem, &kernel.configuration.layout);
+                let blocks = match relay {
+                    Some(relay) => blocks_of(&Share::of_relay(*relay), &arguments),
+                    None => walking_blocks(&arguments),
+                };
+                launcher.launch("forward", *kernel, blocks, problem, &arguments)?;
             }
             Some(States::Summaries(states)) => states.find(launcher, problem, arguments)?,
             None => {}
@@ -136,25 +126,26 @@ impl BackwardKernels<Kernel> {
             of_row: plan.segments * plan.contributions(problem),
             rows: problem.batch.div_ceil(plan.rows_per_block),
         };
-        launcher.launch("backward", self.backward, blocks, &arguments)?;
+        launcher.launch("backward", self.backward, blocks, problem, &arguments)?;
 
+        let reduce = &self.reduce.configuration;
         let varying: Vec<_> = [problem.b, problem.c].into_iter().filter_map(Projection::groups).collect();
         let rows = problem.batch * plan.segments * piece.frames.max(piece.last_frames);
         let components = plan.layout.slots() * problem.components();
-        let packs = rows * varying.iter().sum::<usize>() * components / self.vector;
+        let packs = rows * varying.iter().sum::<usize>() * components / reduce.vector;
         let of_states = [arguments.da_parts, arguments.db_constant_parts, arguments.dc_constant_parts];
         let of_channels = [arguments.dd_parts, arguments.ddt_bias_parts];
         let blocks_of = |parts: &[CUdeviceptr], columns: usize, each: usize| {
             let count = parts.iter().filter(|&&parts| parts != 0).count();
             count * columns.div_ceil(ROW_THREADS * each)
         };
-        let of_parameters = blocks_of(&of_states, problem.dim * components, self.vector)
+        let of_parameters = blocks_of(&of_states, problem.dim * components, reduce.vector)
             + blocks_of(&of_channels, problem.dim, 1);
         let with_parameters = piece.first == 0 || arguments.sums_go_on == 0;
-        let of_projections = (packs * self.sharers).div_ceil(self.reduce.threads as usize);
+        let of_projections = (packs * reduce.sharers).div_ceil(reduce.threads());
         match of_projections + if with_parameters { of_parameters } else { 0 } {
             0 => Ok(()),
-            blocks => launcher.launch("reduction", self.reduce, Blocks::in_line(blocks), &arguments),
+            blocks => launcher.launch("reduction", self.reduce, Blocks::in_line(blocks), problem, &arguments),
         }
     }
 }
@@ -253,7 +244,7 @@ impl Device {
             ("z", problem.z, gradients.z.is_some()),
             ("dt_bias", problem.dt_bias, gradients.dt_bias.is_some()),
         ])?;
-        self.make_current()?;
+        let _current = self.enter()?;
         // SAFETY: the caller's promise.
         let launcher = unsafe { Launcher::new(self, stream) };
         let pass = match boundary_states {
@@ -322,7 +313,8 @@ impl Device {
             launcher.launch(
                 "rounding",
                 kernels.round_constants,
-                Blocks::in_line(elements.div_ceil(kernels.round_constants.threads as usize)),
+                Blocks::in_line(elements.div_ceil(kernels.round_constants.configuration.threads())),
+                problem,
                 &arguments,
             )?;
         }

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Builder;
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
+use cudarc::driver::sys::{CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUstream};
 
+use super::context::Context;
 use super::driver::{During, readable};
 use crate::Error;
 
@@ -26,7 +27,7 @@ const STEP: usize = 2 << 20;
 /// The memory and the streams of a device that nobody uses at the moment.
 pub(super) struct Pools {
     ordinal: usize,
-    context: CUcontext,
+    context: Context,
     pinned: Arc<PinnedPool>,
     queues: Mutex<Vec<Queue>>,
     allocations: AtomicUsize,
@@ -38,11 +39,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pools {
-    pub(super) fn new(ordinal: usize, context: CUcontext) -> Self {
+    pub(super) fn new(ordinal: usize, context: Context) -> Self {
         Self {
             ordinal,
             context,
-            pinned: Arc::new(PinnedPool::new(Context(context))),
+            pinned: Arc::new(PinnedPool::new(context)),
             queues: Mutex::default(),
             allocations: AtomicUsize::new(0),
         }
@@ -82,7 +83,7 @@ impl Pools {
         };
         let mut queue = match idle {
             Some(queue) => queue,
-            None => Queue::new(Context(self.context)).during(doing)?,
+            None => Queue::new(self.context).during(doing)?,
         };
         if queue.memory.len < device_bytes {
             self.allocations.fetch_add(1, Ordering::Relaxed);
@@ -112,23 +113,6 @@ impl Pools {
         }
         drop(queues);
         drop(surplus); // others need not wait for the driver
-    }
-}
-
-/// A context, to be made current where memory is given back.
-#[derive(Clone, Copy)]
-struct Context(CUcontext);
-
-// SAFETY: a context is a handle that the driver lets every thread make current.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
-
-impl Context {
-    /// What is given back after the driver has shut down is gone already: errors do not matter.
-    fn make_current(self) {
-        // SAFETY: the context is never released.
-        let _ = unsafe { result::ctx::set_current(self.0) };
     }
 }
 
@@ -239,7 +223,8 @@ impl PinnedPool {
         }
         drop(state);
         for region in surplus {
-            self.context.make_current();
+            // After the driver has shut down there is none, and nothing to be freed.
+            let _current = self.context.enter();
             // SAFETY: the region was allocated by the driver as pinned and nobody uses it.
             let _ = unsafe { result::free_host(region.start.as_ptr().cast()) };
         }
@@ -409,7 +394,8 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.context.make_current();
+        // As where memory is trimmed.
+        let _current = self.context.enter();
         self.memory.free();
         for event in self.events.drain(..) {
             // SAFETY: the event is ours and destroyed once.

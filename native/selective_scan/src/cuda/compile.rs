@@ -242,3 +242,19 @@ pub enum Target {
     /// PTX, which the driver translates: for a device newer than NVRTC knows, or a driver older than NVRTC.
     Ptx(i32),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A block has as much shared memory as the policy has counted, up to all that there is: none is declared beside it.
+    #[test]
+    fn kernels_declare_no_shared_memory_beside_what_is_counted() {
+        let programs = [Program::Forward, Program::Bulk, Program::Relay, Program::Chunks, Program::Backward];
+        for (name, source) in programs.map(Program::source).iter().chain(HEADERS) {
+            let declared = source.lines().filter(|line| line.contains("__shared__"));
+            let beside = Vec::from_iter(declared.filter(|line| !line.trim_start().starts_with("extern")));
+            assert!(beside.is_empty(), "{name:?}: {beside:?}");
+        }
+    }
+}

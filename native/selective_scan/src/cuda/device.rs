@@ -9,11 +9,12 @@ use std::thread::{Builder, available_parallelism};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{
-    CUcontext, CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule, cuDriverGetVersion,
+    CUdevice_attribute, CUfunction, CUfunction_attribute, CUmodule, cuDriverGetVersion,
 };
 
 use super::buffers::{Pools, lock};
 use super::compile::{Configuration, distinct};
+use super::context::{Context, Entered};
 use super::driver::{During, guarded, initialize, unavailable, words};
 use super::images::Images;
 use super::launch::{Kernel, Wanted};
@@ -46,7 +47,7 @@ const CAPTURES_EARLY_LAUNCHES: c_int = 12030;
 pub struct Device {
     info: DeviceInfo,
     properties: Properties,
-    context: CUcontext,
+    context: Context,
     driver: c_int,
     images: Images,
     modules: Mutex<HashMap<Configuration, Arc<Mutex<Option<CUmodule>>>>>,
@@ -54,8 +55,7 @@ pub struct Device {
     pub(super) pools: Pools,
 }
 
-// SAFETY: contexts, modules and functions are handles that the driver lets every thread use; each call makes the
-// context current in its own thread first.
+// SAFETY: modules and functions are handles that the driver lets every thread use that has entered their context, as each call does.
 unsafe impl Send for Device {}
 // SAFETY: as above; what changes is behind locks.
 unsafe impl Sync for Device {}
@@ -159,11 +159,12 @@ impl Device {
         let refused =
             |error| unavailable(words(error), "check that the device is free, or use the cpu backend");
         let device = result::device::get(ordinal as i32).map_err(refused)?;
-        // SAFETY: the device is one that the driver just handed out; the context is kept for the process's life.
-        let context = unsafe { result::primary_ctx::retain(device) }.map_err(refused)?;
         let mut driver = 0;
         // SAFETY: the pointer is to a live variable.
         unsafe { cuDriverGetVersion(&mut driver) }.result().map_err(refused)?;
+        // The last that may fail: who holds a context gives a device.
+        // SAFETY: the device is one that the driver just handed out; the context is kept for the process's life.
+        let context = unsafe { result::primary_ctx::retain(device) }.map(Context).map_err(refused)?;
         Ok(Self {
             pools: Pools::new(ordinal, context),
             images: Images::new(properties.architecture, driver),
@@ -186,10 +187,9 @@ impl Device {
         self.properties
     }
 
-    /// Makes the device's context current in this thread.
-    pub(super) fn make_current(&self) -> Result<(), Error> {
-        // SAFETY: the context is never released.
-        unsafe { result::ctx::set_current(self.context) }.during(|| format!("making {self} current"))
+    /// Makes the device's context current in this thread for as long as what it gives lives.
+    pub(super) fn enter(&self) -> Result<Entered, Error> {
+        self.context.enter().during(|| format!("making {self} current"))
     }
 
     /// A kernel, compiled and loaded at its first use.
@@ -217,7 +217,7 @@ impl Device {
         use CUfunction_attribute as Of;
         use result::function::{get_function_attribute, set_function_attribute};
         use result::occupancy::max_active_block_per_multiprocessor;
-        let (threads, shared_bytes) = (configuration.threads() as u32, configuration.shared_bytes);
+        let (threads, shared_bytes) = (configuration.threads() as i32, configuration.shared_bytes);
         // SAFETY: the function belongs to a module of this device, and modules are never unloaded.
         let (resident, local_bytes, compiled_for) = unsafe {
             if shared_bytes > 0 {
@@ -225,7 +225,7 @@ impl Device {
                 let most = self.properties().shared_per_block as i32 - fixed;
                 set_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)?;
             }
-            let resident = max_active_block_per_multiprocessor(function, threads as i32, shared_bytes)?;
+            let resident = max_active_block_per_multiprocessor(function, threads, shared_bytes)?;
             let local_bytes = get_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?;
             (resident, local_bytes, get_function_attribute(function, Of::CU_FUNC_ATTRIBUTE_PTX_VERSION)?)
         };
@@ -233,8 +233,7 @@ impl Device {
         let waits = compiled_for >= 90 && self.driver >= CAPTURES_EARLY_LAUNCHES;
         Ok(Kernel {
             function,
-            threads,
-            shared_bytes: shared_bytes as u32,
+            configuration: *configuration,
             resident: resident as usize,
             local_bytes: local_bytes as usize,
             waits,
@@ -270,7 +269,7 @@ impl Device {
         let queue = Mutex::new(new.iter());
         let next = || lock(&queue).next();
         let load = || {
-            self.make_current()?;
+            let _current = self.enter()?;
             std::iter::from_fn(next).try_for_each(|configuration| self.module(configuration).map(|_| ()))
         };
         std::thread::scope(|scope| {

@@ -10,15 +10,12 @@ use super::launch::{
 use super::policy::{
     Alignment, Chunks, Configurations, ForwardPlan, Properties, Relay, Share, boundary_interval,
 };
-use super::tensor_maps::Maps;
 use super::workspace::{Workspace, lay_out_forward};
 use crate::{Error, Inputs, Outputs, Problem};
 
 pub(super) struct ForwardKernels<K> {
     /// What walks in each direction.
     directions: Vec<Direction<K>>,
-    /// Whether that wants tensor maps: scan_bulk and scan_relay.
-    is_copied: bool,
     /// States of a pass.
     slots: usize,
     /// The frames of a chunk, and the chunks of a row.
@@ -72,7 +69,6 @@ impl ForwardKernels<Wanted> {
         };
         Self {
             directions: (0..problem.directions()).map(direction).collect(),
-            is_copied: relay.is_some() || bulk.is_some(),
             slots,
             chunk,
             chunks,
@@ -87,7 +83,6 @@ impl ForwardKernels<Wanted> {
                 .into_iter()
                 .map(|direction| direction.try_map(f))
                 .collect::<Result<_, E>>()?,
-            is_copied: self.is_copied,
             slots: self.slots,
             chunk: self.chunk,
             chunks: self.chunks,
@@ -118,8 +113,9 @@ impl Device {
     ///
     /// Each address stands for device memory of [`Problem::bytes`] of its name, aligned to its element type;
     /// `workspace` for [`Device::workspace_bytes`], aligned to 256, and `boundary_states` for
-    /// [`boundary_bytes`](super::boundary_bytes). All stay valid, and outputs and workspace unused by
-    /// others, until the stream has run what is enqueued. Optional inputs are present where the problem says so.
+    /// [`boundary_bytes`](super::boundary_bytes). All stay valid until the stream has run what
+    /// is enqueued. Nothing else overlaps what is written (outputs, `boundary_states` and workspace), inputs least of all, which are
+    /// read ahead and more than once, and nobody else uses it until then. Optional inputs are present where the problem says so.
     pub unsafe fn enqueue_forward(
         &self,
         stream: CUstream,
@@ -130,7 +126,7 @@ impl Device {
         workspace: CUdeviceptr,
     ) -> Result<(), Error> {
         check_inputs(problem, &inputs)?;
-        self.make_current()?;
+        let _current = self.enter()?;
         // SAFETY: the caller's promise.
         let launcher = unsafe { Launcher::new(self, stream) };
         let plan = self.properties().forward(problem);
@@ -146,12 +142,6 @@ impl Device {
         arguments.boundary_count = problem.seq.div_ceil(interval) as i64;
         let packings = lay_out_forward(problem, &plan, &mut Workspace::new(workspace), &mut arguments);
 
-        let maps_of = |(share, _): &(Share, _)| {
-            kernels.is_copied.then(|| Maps::of(problem, &share.layout, &arguments)).transpose()
-        };
-        // They are the same in both directions.
-        let maps = kernels.directions[0].shares.iter().map(maps_of).collect::<Result<Vec<_>, _>>()?;
-
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
         }
@@ -163,12 +153,11 @@ impl Device {
             if let Some(boundaries) = boundaries {
                 boundaries.find(&launcher, problem, &arguments)?;
             }
-            for ((share, kernel), maps) in shares.iter().zip(&maps) {
+            for (share, kernel) in shares {
                 let mut of_share = arguments;
                 of_share.deal(problem, &share.layout);
                 of_share.first_block = share.in_line.as_ref().map_or(0, |blocks| blocks.start as i64);
-                let blocks = blocks_of(share, &of_share);
-                launcher.launch_with("forward", *kernel, blocks, &of_share, maps.as_ref())?;
+                launcher.launch("forward", *kernel, blocks_of(share, &of_share), problem, &of_share)?;
             }
         }
         Ok(())

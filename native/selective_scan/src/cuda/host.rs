@@ -193,7 +193,8 @@ impl<'a> Incoming<'a> {
         Self { parts: vec![bytes], to, len: bytes.len(), pinned }
     }
 
-    /// Whether the next one can be sent with it, in a transfer of so many bytes.
+    /// Whether the next one can be sent with it, in a transfer of so many bytes: nothing lies between them on the device but what
+    /// rounds the former up ([`Call::deal`]), which takes whatever lies there in staging memory.
     fn is_joined_by(&self, next: &Self, transfer: usize) -> bool {
         !(self.pinned || next.pinned)
             && self.to + self.len.next_multiple_of(ALIGNMENT) == next.to
@@ -222,7 +223,6 @@ struct Slice<'a> {
 
 /// A call: what crosses the bus, and the memory that takes.
 struct Call<'a> {
-    device: &'a Device,
     slices: Vec<Slice<'a>>,
     /// Bytes of a transfer of inputs.
     transfer: usize,
@@ -233,26 +233,27 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// With so many bytes of inputs.
-    fn new(device: &'a Device, slices: usize, bytes: usize) -> Self {
+    fn new(slices: usize, bytes: usize) -> Self {
         let slices = (0..slices).map(|_| Slice::default()).collect();
         let transfer = if bytes <= SMALL_CALL { SMALL_TRANSFER } else { TRANSFER };
-        Self { device, slices, transfer, device_bytes: 0, staged_in: 0, staged_out: 0 }
+        Self { slices, transfer, device_bytes: 0, staged_in: 0, staged_out: 0 }
     }
 
-    fn deal(&mut self, len: usize) -> usize {
-        let at = self.device_bytes;
-        self.device_bytes += len.next_multiple_of(ALIGNMENT);
-        at
+    /// Takes device memory for so many slices of a tensor, each aligned and rounded up: where the first lies, and how far one is from the
+    /// next.
+    fn deal(&mut self, slices: usize, width: usize) -> (usize, usize) {
+        let (at, stride) = (self.device_bytes, width.next_multiple_of(ALIGNMENT));
+        self.device_bytes += slices * stride;
+        (at, stride)
     }
 
-    /// An input; where it has no axis of the batch, the first slice brings it for all.
-    fn input(&mut self, bytes: &'a [u8], by_rows: bool) -> Place {
-        let at = self.deal(bytes.len());
-        let pinned = self.device.pools.is_pinned(bytes);
-        let stride = if by_rows { bytes.len() / self.slices.len() } else { 0 };
-        let width = if by_rows { stride } else { bytes.len() };
+    /// An input, which lies in pinned memory or not; where it has no axis of the batch, the first slice brings it for all.
+    fn input(&mut self, bytes: &'a [u8], by_rows: bool, pinned: bool) -> Place {
+        let slices = if by_rows { self.slices.len() } else { 1 };
+        let width = bytes.len() / slices;
+        let (at, stride) = self.deal(slices, width);
         for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks(width)).enumerate() {
-            self.staged_in += if pinned { 0 } else { width.next_multiple_of(ALIGNMENT) };
+            self.staged_in += if pinned { 0 } else { stride };
             let to = at + number * stride;
             let width = if pinned { bytes.len() } else { self.transfer };
             for (number, bytes) in bytes.chunks(width).enumerate() {
@@ -263,20 +264,19 @@ impl<'a> Call<'a> {
                 }
             }
         }
-        Place::OnDevice { at, stride }
+        Place::OnDevice { at, stride: if by_rows { stride } else { 0 } }
     }
 
     /// An output, which has an axis of the batch wherever there are several slices. `direct`: kernels may write it over the bus.
-    fn output(&mut self, bytes: &'a mut [u8], direct: bool) -> Place {
-        let pinned = self.device.pools.is_pinned(bytes);
+    fn output(&mut self, bytes: &'a mut [u8], direct: bool, pinned: bool) -> Place {
         let is_small = self.slices.len() == 1 && bytes.len() <= DIRECT;
         if direct && pinned && is_small && bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) {
             return Place::OnHost(bytes.as_mut_ptr().expose_provenance() as CUdeviceptr);
         }
-        let at = self.deal(bytes.len());
-        let stride = bytes.len() / self.slices.len();
-        for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks_mut(stride)).enumerate() {
-            self.staged_out += if pinned { 0 } else { stride.next_multiple_of(ALIGNMENT) };
+        let width = bytes.len() / self.slices.len();
+        let (at, stride) = self.deal(self.slices.len(), width);
+        for (number, (slice, bytes)) in self.slices.iter_mut().zip(bytes.chunks_mut(width)).enumerate() {
+            self.staged_out += if pinned { 0 } else { stride };
             slice.outgoing.push(Outgoing { bytes, from: at + number * stride, pinned });
         }
         Place::OnDevice { at, stride }
@@ -285,9 +285,10 @@ impl<'a> Call<'a> {
     /// Carries the call out. `enqueue` puts the kernels of a slice on a stream; it is told where device memory begins.
     fn run(
         self,
+        device: &Device,
         mut enqueue: impl FnMut(CUstream, CUdeviceptr, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Self { device, slices, device_bytes, staged_in, staged_out, .. } = self;
+        let Self { slices, device_bytes, staged_in, staged_out, .. } = self;
         let sending = || format!("copying inputs to {device}");
         let running = || format!("running the scan on {device}");
         // The queue is dropped first, and waits for its streams then: whatever fails, nothing is still on its way when
@@ -374,17 +375,10 @@ fn by_rows(problem: &Problem, name: &str) -> bool {
     }
 }
 
-/// Into how many slices the batch is cut: equal ones, so that they share kernels, whose tensors lie as well in memory as
-/// the whole ones do.
-fn slices(problem: &Problem, inputs: &Inputs<&[u8]>, outputs: &Outputs<&mut [u8]>) -> usize {
-    let lengths = inputs.iter().map(|(name, bytes)| (name, bytes.len()));
-    let lengths = lengths.chain(outputs.iter().map(|(name, bytes)| (name, bytes.len())));
-    let rows: Vec<_> = lengths.filter(|(name, _)| by_rows(problem, name)).map(|(_, length)| length).collect();
-    let fits = |count: &usize| {
-        problem.batch.is_multiple_of(*count)
-            && inputs.x.len() / count >= SMALLEST_SLICE
-            && rows.iter().all(|length| (length / count).is_multiple_of(16))
-    };
+/// Into how many slices the batch is cut: equal ones, so that they share kernels.
+fn slices(problem: &Problem) -> usize {
+    let fits =
+        |count: &usize| problem.batch.is_multiple_of(*count) && problem.bytes("x") / count >= SMALLEST_SLICE;
     (2..=SLICES).rev().find(fits).unwrap_or(1)
 }
 
@@ -393,7 +387,7 @@ impl Device {
     /// a copy in between.
     pub fn host_buffer(&self, len: usize) -> Result<PinnedBuffer, Error> {
         guarded(|| {
-            self.make_current()?;
+            let _current = self.enter()?;
             self.pools.pinned(len)
         })
     }
@@ -414,23 +408,28 @@ impl Device {
         problem.check_lengths(inputs.iter())?;
         problem.check_lengths(outputs.iter())?;
         guarded(|| {
-            self.make_current()?;
-            let slices = slices(problem, &inputs, &outputs);
-            let part = Problem { batch: problem.batch / slices, ..problem.clone() };
-            self.prepare(&part, Pass::Forward)?;
-            let mut call = Call::new(self, slices, bytes_of(inputs.iter()));
-            let sources = inputs.map(|name, bytes| call.input(bytes, by_rows(problem, name)));
-            let direct = writes_outputs_once(&part);
-            let targets = outputs.map(|_, bytes| call.output(bytes, direct));
-            let workspace = call.deal(self.workspace_bytes(&part, Pass::Forward));
-            call.run(|stream, base, slice| {
+            let _current = self.enter()?;
+            let slices = slices(problem);
+            let of_slice = Problem { batch: problem.batch / slices, ..problem.clone() };
+            self.prepare(&of_slice, Pass::Forward)?;
+            let is_pinned = |bytes: &[u8]| self.pools.is_pinned(bytes);
+            let mut call = Call::new(slices, bytes_of(inputs.iter()));
+            let inputs =
+                inputs.map(|name, bytes| call.input(bytes, by_rows(problem, name), is_pinned(bytes)));
+            let direct = writes_outputs_once(&of_slice);
+            let outputs = outputs.map(|_, bytes| {
+                let pinned = is_pinned(bytes);
+                call.output(bytes, direct, pinned)
+            });
+            let (workspace, _) = call.deal(1, self.workspace_bytes(&of_slice, Pass::Forward));
+            call.run(self, |stream, base, slice| {
                 let address = |_: &str, place: &Place| place.address(base, slice);
-                let (sources, targets) = (sources.as_ref().map(address), targets.as_ref().map(address));
+                let (inputs, outputs) = (inputs.as_ref().map(address), outputs.as_ref().map(address));
                 let workspace = base + workspace as CUdeviceptr;
                 // SAFETY: the addresses lie in the queue's memory, or in pinned memory that is borrowed, with the lengths checked
                 // above, and the queue is the call's until it has waited for its streams. Slices follow one another on the stream,
                 // and so share the workspace.
-                unsafe { self.enqueue_forward(stream, &part, sources, targets, None, workspace) }
+                unsafe { self.enqueue_forward(stream, &of_slice, inputs, outputs, None, workspace) }
             })
         })
     }
@@ -446,23 +445,71 @@ impl Device {
         problem.check_lengths(inputs.iter().chain(output_gradients.iter()))?;
         problem.check_lengths(gradients.iter())?;
         guarded(|| {
-            self.make_current()?;
+            let _current = self.enter()?;
             self.prepare(problem, Pass::Backward)?;
             // One slice: the gradients of what all rows share are sums over them.
-            let mut call = Call::new(self, 1, bytes_of(inputs.iter().chain(output_gradients.iter())));
-            let sources = inputs.map(|_, bytes| call.input(bytes, true));
-            let given = output_gradients.map(|_, bytes| call.input(bytes, true));
-            // Those of x and dt hold other values until the pass is over.
-            let targets = gradients.map(|_, bytes| call.output(bytes, false));
-            let workspace = call.deal(self.workspace_bytes(problem, Pass::Backward));
-            call.run(|stream, base, _| {
+            let is_pinned = |bytes: &[u8]| self.pools.is_pinned(bytes);
+            let mut call = Call::new(1, bytes_of(inputs.iter().chain(output_gradients.iter())));
+            let mut input = |_: &str, bytes| call.input(bytes, true, is_pinned(bytes));
+            let inputs = inputs.map(&mut input);
+            let output_gradients = output_gradients.map(&mut input);
+            let gradients = gradients.map(|_, bytes| {
+                let pinned = is_pinned(bytes);
+                // Those of x and dt hold other values until the pass is over.
+                call.output(bytes, false, pinned)
+            });
+            let (workspace, _) = call.deal(1, self.workspace_bytes(problem, Pass::Backward));
+            call.run(self, |stream, base, _| {
                 let address = |_: &str, place: &Place| place.address(base, 0);
-                let (sources, given) = (sources.as_ref().map(address), given.as_ref().map(address));
-                let targets = targets.as_ref().map(address);
+                let (inputs, gradients) = (inputs.as_ref().map(address), gradients.as_ref().map(address));
+                let output_gradients = output_gradients.as_ref().map(address);
                 let workspace = base + workspace as CUdeviceptr;
                 // SAFETY: as in the forward pass.
-                unsafe { self.enqueue_backward(stream, problem, sources, given, targets, None, workspace) }
+                unsafe {
+                    self.enqueue_backward(
+                        stream,
+                        problem,
+                        inputs,
+                        output_gradients,
+                        gradients,
+                        None,
+                        workspace,
+                    )
+                }
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While a slice is scanned, the next ones are sent: nothing of theirs may come to lie where that one's inputs are.
+    #[test]
+    fn transfers_of_a_slice_leave_the_others_alone() {
+        for lengths in [[256, 256, 512], [1024, 64, 2048], [4, 1020, 36], [1 << 20, 12, 1 << 20]] {
+            for slices in 1..=SLICES {
+                let tensors = lengths.map(|len| vec![0; len * slices]);
+                let mut call = Call::new(slices, tensors.iter().map(Vec::len).sum());
+                let places = tensors.each_ref().map(|bytes| call.input(bytes, true, false));
+                let of_slice = |slice| {
+                    let address = |(place, len): (&Place, usize)| {
+                        let at = place.address(0, slice) as usize;
+                        at..at + len
+                    };
+                    Vec::from_iter(places.iter().zip(lengths).map(address))
+                };
+                for (number, slice) in call.slices.iter().enumerate() {
+                    let others = (0..slices).filter(|&other| other != number).flat_map(of_slice);
+                    for (own, other) in
+                        others.flat_map(|other| slice.incoming.iter().map(move |own| (own, other.clone())))
+                    {
+                        let is_apart = own.to + own.len <= other.start || other.end <= own.to;
+                        assert!(is_apart, "{lengths:?} in {slices}: {}..+{} over {other:?}", own.to, own.len);
+                    }
+                }
+            }
+        }
     }
 }

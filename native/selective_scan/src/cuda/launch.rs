@@ -21,10 +21,10 @@ use super::device::Device;
 use super::driver::During;
 use super::forward::ForwardKernels;
 use super::policy::{
-    Alignment, Chunks, Configurations, Layout, Properties, RESERVED_SHARED, Share, boundary_interval,
+    Alignment, Chunks, Configurations, Properties, RESERVED_SHARED, Share, boundary_interval,
     depends_on_alignment,
 };
-use super::tensor_maps::{ChunkMaps, KernelMaps, Maps};
+use super::tensor_maps::KernelMaps;
 use super::workspace::{Packing, Workspace, lay_out_backward, lay_out_forward};
 use crate::{Error, Inputs, Problem};
 
@@ -39,12 +39,11 @@ pub enum Pass {
     BackwardFromBoundaryStates,
 }
 
-/// A kernel and how it is launched.
+/// A kernel, what it was compiled for, and how it is launched.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
     pub(super) function: CUfunction,
-    pub(super) threads: u32,
-    pub(super) shared_bytes: u32,
+    pub(super) configuration: Configuration,
     /// Blocks of it that a multiprocessor has room for.
     pub(super) resident: usize,
     /// Local memory of a thread, where registers are spilled to.
@@ -81,15 +80,16 @@ const ROUNDING: usize = 128;
 impl Kernel {
     /// Shared memory of a block, with so much more that a multiprocessor has room for no more blocks than its share of these.
     fn shared_bytes_for_a_share(&self, blocks: Blocks, properties: &Properties) -> u32 {
+        let own = self.configuration.shared_bytes;
         let share = (blocks.of_row * blocks.rows).div_ceil(properties.multiprocessors);
-        if self.shared_bytes == 0 || share >= self.resident {
-            return self.shared_bytes;
+        if own == 0 || share >= self.resident {
+            return own as u32;
         }
         let all = properties.shared_per_multiprocessor;
         let too_much = all / (share + 1);
         // Of many blocks, what each costs beside its own would leave no room for the share itself.
         let fits = share * (too_much + RESERVED_SHARED + ROUNDING) <= all;
-        if fits { self.shared_bytes.max(too_much as u32) } else { self.shared_bytes }
+        if fits { own.max(too_much) as u32 } else { own as u32 }
     }
 }
 
@@ -150,20 +150,10 @@ impl<'a> Launcher<'a> {
         what: &str,
         kernel: Kernel,
         blocks: Blocks,
+        problem: &Problem,
         arguments: &Arguments,
     ) -> Result<(), Error> {
-        self.launch_with(what, kernel, blocks, arguments, None::<&Maps>)
-    }
-
-    /// The same with tensor maps, where the kernel wants them.
-    pub(super) fn launch_with<M: KernelMaps>(
-        &self,
-        what: &str,
-        kernel: Kernel,
-        blocks: Blocks,
-        arguments: &Arguments,
-        maps: Option<&M>,
-    ) -> Result<(), Error> {
+        let maps = KernelMaps::of(&kernel.configuration, problem, arguments)?;
         let [x, y, z] = blocks.grid().ok_or_else(|| Error::Failed {
             operation: format!("launching the {what} kernel on {}", self.device),
             reason: format!(
@@ -182,24 +172,22 @@ impl<'a> Launcher<'a> {
             gridDimX: x,
             gridDimY: y,
             gridDimZ: z,
-            blockDimX: kernel.threads,
+            blockDimX: kernel.configuration.threads() as u32,
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: match is_early && arguments.first_block == 0 {
                 true => kernel.shared_bytes_for_a_share(blocks, &self.device.properties()),
-                false => kernel.shared_bytes,
+                false => kernel.configuration.shared_bytes as u32,
             },
             hStream: self.stream,
             attrs: &mut early,
             numAttrs: u32::from(is_early),
         };
-        let mut parameters = [
-            std::ptr::from_ref(arguments).cast_mut().cast::<c_void>(),
-            maps.map_or(std::ptr::null_mut(), |maps| std::ptr::from_ref(maps).cast_mut().cast()),
-        ];
-        // SAFETY: the function belongs to a module of this device that is never unloaded; its parameters are an
-        // `Arguments` and, of scan_bulk and scan_relay, `Maps`, of scan_chunks, `ChunkMaps`, which the driver copies before it returns (as
-        // many as the function has); what the addresses in them stand for is the promise of who made this.
+        let mut parameters =
+            [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>(), maps.address().cast_mut()];
+        // SAFETY: the function belongs to a module of this device that is never unloaded; its parameters are an `Arguments` and, where
+        // it has a second one, the maps of its program, which the driver copies before it returns (as many parameters as the function
+        // has); what the addresses in them stand for is the promise of who made this.
         unsafe {
             cuLaunchKernelEx(&config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
         }
@@ -231,8 +219,8 @@ impl<'a> Launcher<'a> {
                 self.clear(arguments.adjoint_resets, problem.batch * arguments.adjoint_chunks as usize)?;
             }
             let blocks =
-                Blocks { of_row: problem.seq.div_ceil(kernel.threads as usize), rows: problem.batch };
-            self.launch("marks", kernel, blocks, &arguments)?;
+                Blocks { of_row: problem.seq.div_ceil(kernel.configuration.threads()), rows: problem.batch };
+            self.launch("marks", kernel, blocks, problem, &arguments)?;
         }
         Ok(())
     }
@@ -240,11 +228,7 @@ impl<'a> Launcher<'a> {
 
 /// The kernels that find the states at the boundaries of chunks, or the gradients at those of adjoint chunks.
 pub(super) struct Boundaries<K> {
-    chunks: Chunks,
     summary: K,
-    /// Its layout, and whether it is scan_chunks.
-    layout: Layout,
-    is_copied: bool,
     /// None where the kernel that needs them joins the chunks.
     prefix: Option<K>,
     slots: usize,
@@ -254,17 +238,13 @@ impl Boundaries<Wanted> {
     /// Of chunks that are `joined` by the kernel that needs them, or not.
     pub(super) fn of(configurations: &Configurations<'_>, chunks: Chunks, joined: bool) -> Self {
         let adjoints = chunks == Chunks::OfAdjoints;
-        let copied = configurations.copied_chunks(chunks);
-        let (configuration, name) = match copied {
+        let (configuration, name) = match configurations.copied_chunks(chunks) {
             Some(copied) => (copied, c"scan_chunks"),
             None if adjoints => (configurations.chunk_adjoints(), c"scan_summary"),
             None => (configurations.chunk_states(), c"scan_forward"),
         };
         Self {
-            chunks,
             summary: Wanted::new(configuration, name),
-            layout: configuration.layout,
-            is_copied: copied.is_some(),
             prefix: (!joined).then(|| Wanted::new(configurations.prefix(adjoints), c"scan_prefix")),
             slots: configurations.slots(),
         }
@@ -272,10 +252,7 @@ impl Boundaries<Wanted> {
 
     pub(super) fn try_map<K, E>(self, f: &mut Find<'_, K, E>) -> Result<Boundaries<K>, E> {
         Ok(Boundaries {
-            chunks: self.chunks,
             summary: f(self.summary)?,
-            layout: self.layout,
-            is_copied: self.is_copied,
             prefix: self.prefix.map(f).transpose()?,
             slots: self.slots,
         })
@@ -291,15 +268,12 @@ impl Boundaries<Kernel> {
         arguments: &Arguments,
     ) -> Result<(), Error> {
         let mut of_chunks = *arguments;
-        of_chunks.deal(problem, &self.layout);
-        let maps = || ChunkMaps::of(problem, &self.layout, arguments, self.chunks);
-        let maps = self.is_copied.then(maps).transpose()?;
-        let blocks = walking_blocks(&of_chunks);
-        launcher.launch_with("summary", self.summary, blocks, &of_chunks, maps.as_ref())?;
+        of_chunks.deal(problem, &self.summary.configuration.layout);
+        launcher.launch("summary", self.summary, walking_blocks(&of_chunks), problem, &of_chunks)?;
         let Some(prefix) = self.prefix else { return Ok(()) };
         let states = problem.dim * self.slots;
-        let blocks = Blocks { of_row: states.div_ceil(prefix.threads as usize), rows: problem.batch };
-        launcher.launch("prefix", prefix, blocks, arguments)
+        let blocks = Blocks { of_row: states.div_ceil(prefix.configuration.threads()), rows: problem.batch };
+        launcher.launch("prefix", prefix, blocks, problem, arguments)
     }
 }
 
@@ -415,7 +389,7 @@ impl Device {
         address: CUdeviceptr,
         bytes: usize,
     ) -> Result<(), Error> {
-        self.make_current()?;
+        let _current = self.enter()?;
         // SAFETY: the caller's promise.
         unsafe { Launcher::new(self, stream) }.clear(address, bytes)
     }
@@ -428,7 +402,7 @@ impl Device {
 
     /// The same; the kernels.
     fn prepared(&self, problem: &Problem, pass: Pass) -> Result<Vec<Kernel>, Error> {
-        self.make_current()?;
+        let _current = self.enter()?;
         let wanted = wanted(&self.properties(), problem, pass);
         self.load_new(wanted.iter().map(|kernel| kernel.configuration))?;
         wanted.into_iter().map(|wanted| self.kernel(wanted)).collect()

@@ -70,6 +70,7 @@ mod arguments;
 mod backward;
 mod buffers;
 mod cache;
+mod context;
 mod device;
 mod driver;
 mod forward;

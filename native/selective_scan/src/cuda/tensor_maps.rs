@@ -12,8 +12,9 @@ use cudarc::driver::sys::{
 };
 
 use super::arguments::Arguments;
+use super::compile::{Configuration, Program};
 use super::driver::During;
-use super::policy::{Chunks, Layout, swizzles_inputs, swizzles_outputs};
+use super::policy::{Layout, swizzles_inputs, swizzles_outputs};
 use crate::{ElementType, Error, Problem, Projection};
 
 /// `Maps` of bulk.cuh, field by field.
@@ -25,6 +26,51 @@ pub(super) struct Maps {
     c: CUtensorMap,
     y: CUtensorMap,
     z: CUtensorMap,
+}
+
+/// `ChunkMaps` of bulk.cuh, field by field.
+#[repr(C)]
+pub(super) struct ChunkMaps {
+    dt: CUtensorMap,
+    source: CUtensorMap,
+    projection: CUtensorMap,
+}
+
+/// What a kernel is given beside `Arguments`.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, on the stack of a launch")]
+pub(super) enum KernelMaps {
+    None,
+    /// Of scan_bulk and scan_relay.
+    OfScan(Maps),
+    /// Of scan_chunks.
+    OfChunks(ChunkMaps),
+}
+
+impl KernelMaps {
+    /// Of a problem's operands, for a kernel that was compiled so.
+    pub(super) fn of(
+        configuration: &Configuration,
+        problem: &Problem,
+        arguments: &Arguments,
+    ) -> Result<Self, Error> {
+        let tiles = Tiles { problem, layout: &configuration.layout };
+        Ok(match configuration.program {
+            Program::Bulk | Program::Relay => Self::OfScan(tiles.of_scan(arguments)?),
+            Program::Chunks => Self::OfChunks(tiles.of_chunks(configuration.adjoints, arguments)?),
+            Program::Marks | Program::Prefix | Program::Forward | Program::Backward | Program::Reduce => {
+                Self::None
+            }
+        })
+    }
+
+    /// Where the driver finds them; null for a kernel that has no such parameter.
+    pub(super) fn address(&self) -> *const c_void {
+        match self {
+            Self::None => std::ptr::null(),
+            Self::OfScan(maps) => std::ptr::from_ref(maps).cast(),
+            Self::OfChunks(maps) => std::ptr::from_ref(maps).cast(),
+        }
+    }
 }
 
 /// Whether the driver can make tensor maps: from CUDA 12.0 on.
@@ -81,26 +127,6 @@ fn map<const RANK: usize>(
     }
 }
 
-/// What a kernel is given beside `Arguments`.
-///
-/// # Safety
-///
-/// The struct is that of a kernel, field by field.
-pub(super) unsafe trait KernelMaps {}
-
-// SAFETY: `Maps` of bulk.cuh, which scan_bulk and scan_relay are given.
-unsafe impl KernelMaps for Maps {}
-// SAFETY: `ChunkMaps` of bulk.cuh, which scan_chunks is given.
-unsafe impl KernelMaps for ChunkMaps {}
-
-/// `ChunkMaps` of bulk.cuh, field by field.
-#[repr(C)]
-pub(super) struct ChunkMaps {
-    dt: CUtensorMap,
-    source: CUtensorMap,
-    projection: CUtensorMap,
-}
-
 /// What maps are made of: a problem, and the layout that its tiles are walked in.
 struct Tiles<'a> {
     problem: &'a Problem,
@@ -132,45 +158,34 @@ impl Tiles<'_> {
         let (shape, tile) = ([state, groups, seq, batch], [self.layout.slots(), 1, self.layout.tile, 1]);
         map(what, element, address, shape, tile, CU_TENSOR_MAP_SWIZZLE_NONE)
     }
-}
-
-impl Maps {
-    /// Of the operands of a problem that is walked in this layout.
-    pub(super) fn of(problem: &Problem, layout: &Layout, arguments: &Arguments) -> Result<Self, Error> {
-        let tiles = Tiles { problem, layout };
-        let input = |what, address| tiles.of_sequence(what, address, swizzles_inputs(problem, layout));
-        Ok(Self {
+    /// Of the operands of a scan.
+    fn of_scan(&self, arguments: &Arguments) -> Result<Maps, Error> {
+        let Self { problem, layout } = *self;
+        let input = |what, address| self.of_sequence(what, address, swizzles_inputs(problem, layout));
+        Ok(Maps {
             x: input("x", arguments.x)?,
             dt: input("dt", arguments.dt)?,
-            b: tiles.of_projection("b", arguments.b, problem.b)?,
-            c: tiles.of_projection("c", arguments.c, problem.c)?,
-            y: tiles.of_sequence("y", arguments.y, swizzles_outputs(problem, layout))?,
+            b: self.of_projection("b", arguments.b, problem.b)?,
+            c: self.of_projection("c", arguments.c, problem.c)?,
+            y: self.of_sequence("y", arguments.y, swizzles_outputs(problem, layout))?,
             z: match arguments.z {
                 0 => CUtensorMap { opaque: [0; 16] },
                 z => input("z", z)?,
             },
         })
     }
-}
 
-impl ChunkMaps {
-    /// Of what chunks of a problem come from.
-    pub(super) fn of(
-        problem: &Problem,
-        layout: &Layout,
-        arguments: &Arguments,
-        chunks: Chunks,
-    ) -> Result<Self, Error> {
-        let tiles = Tiles { problem, layout };
-        let sequence = |what, address| tiles.of_sequence(what, address, false);
-        let (source, projection) = match chunks {
-            Chunks::OfAdjoints => (("dy", arguments.dy), ("c", arguments.c, problem.c)),
-            _ => (("x", arguments.x), ("b", arguments.b, problem.b)),
+    /// Of what chunks come to, or adjoint chunks.
+    fn of_chunks(&self, adjoints: bool, arguments: &Arguments) -> Result<ChunkMaps, Error> {
+        let sequence = |what, address| self.of_sequence(what, address, false);
+        let (source, projection) = match adjoints {
+            true => (("dy", arguments.dy), ("c", arguments.c, self.problem.c)),
+            false => (("x", arguments.x), ("b", arguments.b, self.problem.b)),
         };
-        Ok(Self {
+        Ok(ChunkMaps {
             dt: sequence("dt", arguments.dt)?,
             source: sequence(source.0, source.1)?,
-            projection: tiles.of_projection(projection.0, projection.1, projection.2)?,
+            projection: self.of_projection(projection.0, projection.1, projection.2)?,
         })
     }
 }

@@ -78,6 +78,7 @@ const TESTS: &[Test] = &[
     ("small calls", true, false, correctness::small_calls),
     ("same bits twice", false, false, robustness::same_bits),
     ("in place", true, false, robustness::in_place),
+    ("contexts of callers", true, false, robustness::contexts),
     ("wrong calls", true, false, robustness::wrong_calls),
     ("steady state", true, false, robustness::steady_state),
     ("idle memory", false, false, robustness::idle_memory),
@@ -139,6 +140,7 @@ fn main() {
     if arguments.iter().any(|argument| argument == "--first-calls") {
         return compilation::first_calls();
     }
+    on_device::enter();
     println!("{:?}", device().info());
     let named = std::env::var("EXPHIL_EMULATED_GPU");
     assert!(named.is_err() || named.as_deref() == Ok(&device().info().name), "{named:?} is not there");

@@ -13,6 +13,14 @@ pub fn is_emulated() -> bool {
     std::env::var_os("EXPHIL_EMULATED_GPU").is_some()
 }
 
+/// Makes the device's context current in this thread for good: memory and streams of the tests are of it.
+pub fn enter() {
+    // SAFETY: the device is there, as its context is; it is never released.
+    let entered =
+        unsafe { result::primary_ctx::retain(0).and_then(|context| result::ctx::set_current(context)) };
+    entered.unwrap();
+}
+
 /// Bytes behind each piece of memory in which nothing may be written. An emulated device sees for itself who goes beyond the
 /// end, to read or to write.
 fn guard() -> usize {
@@ -97,8 +105,6 @@ impl OnDevice {
 
     /// With tensors of these names so many bytes after where an allocator would have them begin; the gradient of x is called dx.
     pub fn shifted(case: Case, by: usize, names: &[&str]) -> Self {
-        // Makes the context current in this thread.
-        device().host_buffer(1).unwrap();
         let problem = &case.problem;
         let memory = |name: &str, len| Memory::shifted(len, if names.contains(&name) { by } else { 0 });
         let holding = |name: &str, bytes: &[u8]| memory(name, bytes.len()).holding(bytes);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use cudarc::driver::result::ctx;
 use selective_scan::cuda::{self, Pass};
 use selective_scan::{
     ElementType, Error, Gradients, Inputs, Method, OutputGradients, Outputs, Problem, Projection, naive,
@@ -51,6 +52,22 @@ pub fn many_threads(_: bool) {
             });
         }
     });
+}
+
+/// A thread has the context after a call that it had before, none or another library's.
+pub fn contexts(_: bool) {
+    let case = random::case(block(2, 50, 64, 16), 3);
+    let expected = case.forward(forward);
+    let call = || {
+        let before = ctx::get_current().unwrap();
+        drop(device().host_buffer(1 << 20).unwrap());
+        assert_eq!(case.forward(forward), expected);
+        case.backward(backward);
+        assert_eq!(ctx::get_current().unwrap(), before);
+        before.is_some()
+    };
+    assert!(call(), "the tests have one");
+    assert!(!std::thread::scope(|scope| scope.spawn(call).join().unwrap()), "a new thread has none");
 }
 
 /// The same bits as from host memory, and no address is followed that is not the device's.
