@@ -105,6 +105,8 @@ impl OnDevice {
 
     /// With tensors of these names so many bytes after where an allocator would have them begin; the gradient of x is called dx.
     pub fn shifted(case: Case, by: usize, names: &[&str]) -> Self {
+        // Cases are taken by several threads.
+        enter();
         let problem = &case.problem;
         let memory = |name: &str, len| Memory::shifted(len, if names.contains(&name) { by } else { 0 });
         let holding = |name: &str, bytes: &[u8]| memory(name, bytes.len()).holding(bytes);
