@@ -49,30 +49,30 @@ impl FrameClocks {
 
 /// Clocks of a walk forward by zoh.
 #[derive(Debug, Clone, Copy)]
-struct Walk {
+struct WalkClocks {
     /// Before and after it.
     start: f64,
     frame: FrameClocks,
 }
 
-impl Walk {
+impl WalkClocks {
     const fn new(start: f64, latency: f64, issue: f64) -> Self {
         Self { start, frame: FrameClocks { latency, issue } }
     }
 }
 
 /// Through registers, by threads that have so many words of states.
-const WALKS_THROUGH_REGISTERS: [(usize, Walk); 3] = [
-    (4, Walk::new(3700.0, 45.8, 41.8)),
-    (2, Walk::new(3540.0, 32.0, 26.0)),
-    (1, Walk::new(3070.0, 27.6, 17.3)),
+const WALKS_THROUGH_REGISTERS: [(usize, WalkClocks); 3] = [
+    (4, WalkClocks::new(3700.0, 45.8, 41.8)),
+    (2, WalkClocks::new(3540.0, 32.0, 26.0)),
+    (1, WalkClocks::new(3070.0, 27.6, 17.3)),
 ];
 /// Frames that such a walk goes on by.
 const FRAMES_THROUGH_REGISTERS: usize = 8;
 /// In tiles that the device copies, by lanes, and with four in those of short rows.
-const WALK_WITH_4_LANES: Walk = Walk::new(4800.0, 32.7, 40.1);
-const WALK_WITH_2_LANES: Walk = Walk::new(4610.0, 28.8, 75.5);
-const WALK_OF_SHORT_ROW: Walk = Walk::new(3250.0, 44.3, 39.6);
+const WALK_WITH_4_LANES: WalkClocks = WalkClocks::new(4800.0, 32.7, 40.1);
+const WALK_WITH_2_LANES: WalkClocks = WalkClocks::new(4610.0, 28.8, 75.5);
+const WALK_OF_SHORT_ROW: WalkClocks = WalkClocks::new(3250.0, 44.3, 39.6);
 /// Of the latter: how many times as long frames take that the tiles leave over, which are walked by spans of as many frames as there are
 /// lanes; and what it takes to read a kernel's code, where that is long, for the first time.
 const LEFT_OVER: f64 = 1.5;
@@ -88,7 +88,7 @@ const WITH_MARKS: f64 = 1.4;
 const NEXT_BLOCK: f64 = 650.0;
 /// What finds what chunks come to, and how many times as long where rows are packed; then a chunk, where each joins those before it, or
 /// the launch of a scan over them.
-const WALK_OF_SUMMARY: Walk = Walk::new(4060.0, 14.0, 36.8);
+const WALK_OF_SUMMARY: WalkClocks = WalkClocks::new(4060.0, 14.0, 36.8);
 const SUMMARY_OF_PACKED: f64 = 1.7;
 const JOIN: f64 = 245.0;
 const PREFIX: f64 = 4020.0;
@@ -162,7 +162,7 @@ impl Properties {
         if chunks == 1 {
             return own;
         }
-        let Walk { start, frame } = WALK_OF_SUMMARY;
+        let WalkClocks { start, frame } = WALK_OF_SUMMARY;
         let frame = frame.times(if problem.seq_idx { SUMMARY_OF_PACKED } else { 1.0 });
         let summaries = start + all(&layout, chunks - 1, frame) * chunk as f64;
         let joins = if chunks <= MOST_JOINED { JOIN * chunks as f64 } else { PREFIX };
@@ -197,10 +197,10 @@ impl Properties {
         problem: &Problem,
         layout: Layout,
         chunk: usize,
-    ) -> (Walk, Layout, f64, usize) {
+    ) -> (WalkClocks, Layout, f64, usize) {
         let words = layout.states * state_words(problem);
         let mut walks = WALKS_THROUGH_REGISTERS.into_iter();
-        let (_, Walk { start, frame }) =
+        let (_, WalkClocks { start, frame }) =
             walks.find(|&(least, _)| least <= words).expect("a thread has a word of states");
         let is_faster =
             layout.lanes == MOST_LANES && is_heavy_walk_forward(problem) && problem.seq >= BULK_FRAMES_OF_ROW;
@@ -208,13 +208,13 @@ impl Properties {
         let frames = chunk.next_multiple_of(FRAMES_THROUGH_REGISTERS) as f64;
         let registers = blocks_wanted(problem, &layout, Program::Forward);
         let resident = self.blocks_at_a_time(forward_bytes(problem, &layout), registers);
-        (Walk { start, frame }, layout, frames, resident)
+        (WalkClocks { start, frame }, layout, frames, resident)
     }
 
     /// The same of bulk.cu.
-    fn copied(&self, problem: &Problem, layout: Layout, chunk: usize) -> (Walk, Layout, f64, usize) {
+    fn copied(&self, problem: &Problem, layout: Layout, chunk: usize) -> (WalkClocks, Layout, f64, usize) {
         let is_short_row = is_short_row(problem, &layout);
-        let Walk { mut start, frame } = match layout.lanes {
+        let WalkClocks { mut start, frame } = match layout.lanes {
             2 => WALK_WITH_2_LANES,
             _ if is_short_row => WALK_OF_SHORT_ROW,
             _ => WALK_WITH_4_LANES,
@@ -233,7 +233,7 @@ impl Properties {
         let frames = (chunk - over) as f64 + LEFT_OVER * over.next_multiple_of(layout.lanes) as f64;
         let registers = blocks_of_bulk(problem, &layout);
         let resident = self.blocks_at_a_time(bulk_bytes(problem, &layout), registers);
-        (Walk { start, frame }, layout, frames, resident)
+        (WalkClocks { start, frame }, layout, frames, resident)
     }
 
     /// Clocks of a backward pass: the mean of one from the states that the forward pass kept and of one from the inputs, but for
