@@ -9,12 +9,12 @@ use super::forward::{
     relay_bytes,
 };
 use super::{
-    Alignment, Chunks, Layout, Properties, Relay, blocks, finds_marks, has_several_passes, is_constant,
-    is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes, state_words,
-    unit,
+    Alignment, Chunks, Layout, Properties, Relay, blocks, finds_marks, groups, has_several_passes,
+    is_constant, is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes,
+    state_words, unit,
 };
 use crate::cuda::compile::{Configuration, Program};
-use crate::{Coefficients, ElementType, Method, Problem, Projection};
+use crate::{Coefficients, ElementType, Method, Problem};
 
 /// Chunks up to which every block joins those before its own, without a launch for that.
 pub(super) const MOST_JOINED: usize = 16;
@@ -214,8 +214,8 @@ impl<'a> Configurations<'a> {
     /// reduce.cu.
     pub fn reduce(&self) -> Configuration {
         let width = self.layout.slots() * self.problem.components();
-        let varying = [self.problem.b, self.problem.c].into_iter().filter_map(Projection::groups);
-        let parts = varying.map(|groups| blocks(self.problem, &self.layout) / groups).max().unwrap_or(1);
+        let blocks = blocks(self.problem, &self.layout);
+        let parts = groups(self.problem).map(|groups| blocks / groups).max().unwrap_or(1);
         let sharers = match parts.div_ceil(PARTS_AT_ONCE).next_power_of_two() {
             sharers if sharers > MOST_SHARERS => SHARERS_OF_MORE,
             sharers => sharers,

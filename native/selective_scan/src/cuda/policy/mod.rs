@@ -214,9 +214,14 @@ fn has_several_passes(problem: &Problem, layout: &Layout) -> bool {
     passes(problem, layout.slots()) > 1
 }
 
-/// How many of B and C vary with the frame.
+/// The groups of those of B and C that vary with the frame.
+fn groups(problem: &Problem) -> impl Iterator<Item = usize> {
+    [problem.b, problem.c].into_iter().filter_map(Projection::groups)
+}
+
+/// How many of B and C do.
 fn varying(problem: &Problem) -> usize {
-    [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection)).count()
+    groups(problem).count()
 }
 
 /// Blocks of channels of a row.

@@ -2,9 +2,7 @@
 
 use super::bulk::BULK_SLOTS;
 use super::copied::swizzles_outputs;
-use crate::cuda::policy::{
-    Layout, changes_elements, decay_by_sum, is_constant, real_bytes, state_words, varying,
-};
+use crate::cuda::policy::{Layout, changes_elements, decay_by_sum, real_bytes, state_words, varying};
 use crate::{ElementType, Problem};
 
 /// The place of a block of forward.cu or of bulk.cu.
@@ -29,8 +27,7 @@ fn pitch(tile: usize, real: usize) -> usize {
 /// Shared memory of forward.cu.
 pub(in crate::cuda::policy) fn forward_bytes(problem: &Problem, layout: &Layout) -> usize {
     let real = real_bytes(problem);
-    let projections = [problem.b, problem.c].into_iter().filter(|&projection| !is_constant(projection));
-    let width = layout.slots() * problem.components();
+    let (varying, width) = (varying(problem), layout.slots() * problem.components());
     let projection = match layout.time_lanes {
         1 => width * pitch(layout.tile, real) * real,
         lanes => layout.tile * width * real + lanes * 2 * 16,
@@ -41,11 +38,11 @@ pub(in crate::cuda::policy) fn forward_bytes(problem: &Problem, layout: &Layout)
     let parked = match layout.rounds {
         1 => 0,
         rounds => {
-            let kept = 2 + usize::from(!decay_by_sum(problem)) + 2 - varying(problem);
+            let kept = 2 + usize::from(!decay_by_sum(problem)) + 2 - varying;
             kept * rounds * layout.warps * 32 * layout.states * state_words(problem) * 4
         }
     };
-    2 * (sequences + projections.count() * projection + marks) + parked + PLACE_BYTES
+    2 * (sequences + varying * projection + marks) + parked + PLACE_BYTES
 }
 
 /// Shared memory, a tile, of projections of which so many frames' states are widened to reals, and of its barriers.
