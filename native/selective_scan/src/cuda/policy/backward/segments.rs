@@ -50,23 +50,26 @@ pub(super) fn segments_before_short(
     layout: &Layout,
     chunk: usize,
     full: usize,
-) -> impl Iterator<Item = usize> {
+) -> BTreeSet<usize> {
     let (seq, tile, of_each) = (problem.seq, layout.tile, problem.batch * blocks(problem, layout));
     let (long, places) = (full / of_each, full % of_each);
+    // No more segments than chunks, as where all are alike: a row of one chunk has no marks for several.
+    let may = (1..seq.div_ceil(chunk)).contains(&long);
+    // Where long segments fill the device, there are no places to take turns in.
+    if !may || places == 0 {
+        return BTreeSet::new();
+    }
     // Short ones that a place walks in turn: between the mean and the most.
     let share = of_each as f64 / places as f64;
     let of_turns = |turns: f64| (seq as f64 / (long as f64 + turns.recip())).ceil() as usize;
     let of_step = |step: f64| of_turns(share + (share.ceil() - share) * step / 3.0);
     let frames = [0.0, 1.0, 2.0, 3.0].map(of_step);
-    let fits = move |segment: &usize| {
+    let fits = |segment: &usize| {
         let last = seq.saturating_sub(long * segment);
         last > 0 && is_short(last, *segment)
     };
-    // No more segments than chunks, as where all are alike: a row of one chunk has no marks for several.
-    let may = (1..seq.div_ceil(chunk)).contains(&long);
     let whole = |frames: usize| [tile, chunk].map(|unit| frames.next_multiple_of(unit));
-    let all: BTreeSet<_> = frames.into_iter().flat_map(whole).filter(|_| may).filter(fits).collect();
-    all.into_iter()
+    frames.into_iter().flat_map(whole).filter(fits).collect()
 }
 
 #[cfg(test)]
