@@ -46,7 +46,8 @@ const WHOLE_TILES_FROM: usize = 3;
 const ENDS_EARLY_UP_TO: usize = 4;
 
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
-/// memory allows where that spills nothing.
+/// memory allows where that spills nothing. Of two, three or four blocks of four warps, 256, 384 or 512 threads, each has 255, 168 or 128
+/// registers; what spills with so many is counted in bench/NOTES.md ("Spills").
 pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Program) -> usize {
     let heavy = is_heavy_walk_forward(problem);
     match program {

@@ -28,6 +28,8 @@ pub(super) use shared::{backward_bytes, summary_bytes};
 /// pass through memory, which takes less time than so many more launches would.
 const SUMS_BYTES: usize = 48 << 20;
 
+/// Blocks that a multiprocessor has at least, one after the other, where each walks several rows.
+const BLOCKS_OF_SEVERAL_ROWS: usize = 16;
 /// Warps of a block of the backward pass: the usual, and, where memory is bounded, more, which keep fewer sums of dB and dC.
 pub(super) const BACKWARD_WARPS: [usize; 3] = [4, 6, 12];
 /// Warps of that walk that a multiprocessor should have, if its chunks are no shorter than this.
@@ -197,7 +199,8 @@ impl Properties {
 
         let rows_per_block = match segments * pieces {
             1 if piece >= chunk => {
-                (problem.batch * all_blocks / (16 * self.multiprocessors)).clamp(1, problem.batch)
+                let least = BLOCKS_OF_SEVERAL_ROWS * self.multiprocessors;
+                (problem.batch * all_blocks / least).clamp(1, problem.batch)
             }
             _ => 1,
         };

@@ -22,6 +22,8 @@ pub(super) const SLOTS_OF_ROUND: usize = 16;
 pub(in crate::cuda::policy) const MOST_ROUNDS: usize = 4;
 /// Blocks of several rounds that a multiprocessor should have room for.
 const BLOCKS_OF_ROUNDS: usize = 3;
+/// Shared memory that a block of one round may have, and one of several at least, in bytes: where it wants more, its tiles are shorter.
+const BLOCK_BYTES: usize = 48 << 10;
 /// Frames of a tile of the forward pass over states, at most.
 const MOST_TILE: usize = 32;
 /// Frames of a tile of several rounds of a heavy walk, where a multiprocessor is to have as many blocks: B and C of the next tile are
@@ -93,7 +95,7 @@ impl Properties {
             tile: 0,
         };
         let several = self.shared_per_multiprocessor / BLOCKS_OF_ROUNDS - RESERVED_SHARED;
-        let room = if rounds > 1 { several.max(48 << 10) } else { 48 << 10 }.min(self.shared_per_block);
+        let room = if rounds > 1 { several.max(BLOCK_BYTES) } else { BLOCK_BYTES }.min(self.shared_per_block);
         // Two blocks each have registers for the usual tiles, if they make as few waves; chunks are as many as fill the device.
         let is_crowded = || cut || self.blocks_each(problem, &layout, BLOCKS_OF_ROUNDS) == BLOCKS_OF_ROUNDS;
         let has_heavy_rounds = rounds > 1 && lanes < MOST_LANES && is_heavy_walk_forward(problem);
