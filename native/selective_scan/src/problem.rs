@@ -391,9 +391,9 @@ impl Problem {
         Ok(())
     }
 
-    /// Checks the states that the forward pass has handed over to the backward pass.
-    pub fn check_boundary_states(&self, spec: Spec<'_>) -> Result<(), Error> {
-        self.check_tensor("boundary_states", spec, self.element.state_type(), &self.boundary_shape())
+    /// Checks the states that the forward pass has handed over to the backward pass: their shape is the backend's.
+    pub fn check_boundary_states(&self, spec: Spec<'_>, shape: &[usize]) -> Result<(), Error> {
+        self.check_tensor("boundary_states", spec, self.element.state_type(), shape)
     }
 
     fn check_tensor(
@@ -419,28 +419,14 @@ impl Problem {
         with_complex(vec![self.batch, self.dim, self.state], self.complex)
     }
 
-    /// Frames between the states that the backward pass starts from on the CPU. The longer, the less memory they
-    /// take, and the more of it a chunk: here they, and λ of a second direction, take a twenty-fourth of x, dt and dy
-    /// together. Of many states they take more, in proportion: a chunk does not grow beyond what 128 need, 64 in 16 bits, half of
-    /// that complex, a third both ways. Its b and c, which every thread has of its own, grow with it and with the states.
-    pub fn chunk(&self) -> usize {
-        let state = self.state * self.components() * self.element.state_type().size();
-        let sets = if self.bidirectional { 3 } else { 1 };
-        (8 * sets * state / self.element.size()).next_multiple_of(64).clamp(128, 1024)
-    }
-
-    /// How many chunks there are of a row, the last of which may be shorter.
-    pub fn chunks(&self) -> usize {
-        self.seq.div_ceil(self.chunk())
-    }
-
     pub(crate) const fn directions(&self) -> usize {
         if self.bidirectional { 2 } else { 1 }
     }
 
-    /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex.
-    pub fn boundary_shape(&self) -> Vec<usize> {
-        with_complex(vec![self.directions(), self.batch, self.chunks(), self.dim, self.state], self.complex)
+    /// {directions, batch, chunks, dim, state}, with a trailing 2 where complex: the states before so many chunks of
+    /// frames. How many there are is the backend's own affair.
+    pub fn boundary_shape(&self, chunks: usize) -> Vec<usize> {
+        with_complex(vec![self.directions(), self.batch, chunks, self.dim, self.state], self.complex)
     }
 
     /// Real components of a state, of an element of `a`, `b` or `c`: 2 where complex.
@@ -476,7 +462,6 @@ impl Problem {
             "initial_state" | "final_state" | "dfinal_state" => {
                 self.batch * self.dim * self.state * components * state
             }
-            "boundary_states" => self.boundary_shape().iter().product::<usize>() * state,
             "seq_idx" => self.batch * self.seq * ElementType::S32.size(),
             _ => unreachable!("no tensor is called {name}"),
         }
@@ -492,11 +477,15 @@ impl Problem {
 
     /// Refuses memory whose length is not that of the tensor it stands for.
     pub fn check_length(&self, name: &'static str, got: usize) -> Result<(), Error> {
-        let expected = self.bytes(name);
-        if got == expected {
-            return Ok(());
-        }
-        Err(Error::invalid(name, format!("hold {expected} bytes"), format!("{got} bytes")))
+        check_length(name, self.bytes(name), got)
+    }
+}
+
+/// Refuses memory that is not as long as the tensor it stands for.
+pub fn check_length(name: &'static str, expected: usize, got: usize) -> Result<(), Error> {
+    match got == expected {
+        true => Ok(()),
+        false => Err(Error::invalid(name, format!("hold {expected} bytes"), format!("{got} bytes"))),
     }
 }
 

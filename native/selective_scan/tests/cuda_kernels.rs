@@ -20,7 +20,7 @@ use selective_scan::cuda::images::Images;
 use selective_scan::cuda::packed::{pack, target, unpack};
 use selective_scan::cuda::policy::{BackwardPlan, Piece, Properties};
 use selective_scan::cuda::{self, Pass, configurations};
-use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection};
+use selective_scan::{Coefficients, ElementType, Error, Method, Problem, Projection, cpu};
 use shapes::{
     bf16, block, borrowing, both, by, ending_short, f64, joining, packed, problem, reversed, summing,
     within_tiles,
@@ -598,7 +598,7 @@ fn a_block_whose_row_is_one_tile_walks_no_other() {
 #[test]
 fn states_are_kept_as_often_for_any_batch_and_dim() {
     // By either backend.
-    let kept = |problem: &Problem| [cuda::boundary_shape(problem)[2], problem.boundary_shape()[2]];
+    let kept = |problem: &Problem| [cuda::boundary_shape(problem)[2], cpu::boundary_shape(problem)[2]];
     for of_kind in problems() {
         for seq in [60, 65, 2047, 2048, 4096, 65_536] {
             let whole = Problem { seq, ..of_kind.clone() };

@@ -71,7 +71,7 @@ fn boundary_states_take_a_twenty_fourth_of_the_sequences() {
             let state = states / if complex { 2 } else { 1 } / if bidirectional { 2 } else { 1 };
             let problem = Problem { element, complex, bidirectional, state, ..plain.clone() };
             let share =
-                |problem: &Problem| problem.bytes("boundary_states") as f64 / problem.bytes("x") as f64 / 3.0;
+                |problem: &Problem| cpu::boundary_bytes(problem) as f64 / problem.bytes("x") as f64 / 3.0;
             assert!(share(&problem) <= 1.0 / 24.0, "{problem:?}");
             assert!(share(&Problem { state: 2 * state, ..problem.clone() }) > 1.0 / 24.0, "{problem:?}");
         }

@@ -116,10 +116,14 @@ fn what_is_refused_leaves_all_gradients_as_they_were() {
     let given = ["dy", "dfinal_state", "boundary_states"].map(|name| (name, longer));
     for (wrong, place) in gradients.chain(given) {
         let of = |name: &str| {
-            if name == wrong { place(case.problem.bytes(name)) } else { 0..case.problem.bytes(name) }
+            let bytes = match name {
+                "boundary_states" => cpu::boundary_bytes(&case.problem),
+                _ => case.problem.bytes(name),
+            };
+            if name == wrong { place(bytes) } else { 0..bytes }
         };
         let room = |bytes: usize| vec![0x55; bytes + 4];
-        let boundary = room(case.problem.bytes("boundary_states"));
+        let boundary = room(cpu::boundary_bytes(&case.problem));
         let given = case.output_gradients.as_ref().map(|_, bytes| room(bytes.len()));
         let mut written = case.gradient_buffers(0).map(|_, bytes| room(bytes.len()));
         let result = cpu::backward_from(
@@ -181,7 +185,7 @@ proptest! {
     #[test]
     fn boundary_states_may_be_handed_over(case in random::cases(EXACT, LONG)) {
         let problem = &case.problem;
-        let mut boundary = vec![0xff; problem.bytes("boundary_states")];
+        let mut boundary = vec![0xff; cpu::boundary_bytes(problem)];
         let mut y = vec![0; problem.bytes("y")];
         let outputs = Outputs { y: &mut y[..], final_state: None };
         cpu::forward_for_backward(problem, case.inputs(), outputs, &mut boundary).unwrap();

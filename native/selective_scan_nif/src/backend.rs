@@ -66,7 +66,7 @@ impl Backend for Cpu {
         inputs: Inputs<&[u8]>,
         outputs: Outputs<&mut [u8]>,
     ) -> Result<Option<OwnedBinary>, Error> {
-        let mut boundary_states = self.allocate(problem.bytes("boundary_states"))?;
+        let mut boundary_states = self.allocate(cpu::boundary_bytes(problem))?;
         cpu::forward_for_backward(problem, inputs, outputs, &mut boundary_states)?;
         Ok(Some(boundary_states))
     }

@@ -1,7 +1,7 @@
 //! The backward scan: `{:ok, gradients}`, binaries by the names of the inputs that they belong to.
 
 use rustler::{Atom, Encoder, Env, Term};
-use selective_scan::Error;
+use selective_scan::{Error, cpu};
 
 use crate::backend::{Backend, Cpu, Cuda};
 use crate::memory::ResultMemory;
@@ -45,7 +45,7 @@ fn backward<'a, B: Backend>(
     // Before memory is made for the results.
     problem.check_lengths(inputs.iter().chain(output_gradients.iter()))?;
     if let Some(states) = boundary_states {
-        problem.check_length("boundary_states", states.len())?;
+        cpu::check_boundary_length(&problem, states.len())?;
     }
     let backend = backend()?;
     let mut results = inputs.differentiable().try_map(|name, _| backend.allocate(problem.bytes(name)))?;

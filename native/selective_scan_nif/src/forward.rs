@@ -1,7 +1,7 @@
 //! The forward scan and the single step: `{:ok, y, final_state | nil, {shape, boundary_states} | nil}`.
 
 use rustler::{Atom, Encoder, Env, NifUnitEnum, Term};
-use selective_scan::{Error, Outputs};
+use selective_scan::{Error, Outputs, cpu};
 
 use crate::backend::{Backend, Cpu, Cuda};
 use crate::memory::ResultMemory;
@@ -77,6 +77,7 @@ fn forward<'a, B: Backend>(
         }
     };
     let Outputs { y, final_state } = results.map(|_, memory| memory.into_term(env));
-    let boundary_states = boundary_states.map(|memory| (problem.boundary_shape(), memory.into_term(env)));
+    let boundary_states =
+        boundary_states.map(|memory| (cpu::boundary_shape(&problem), memory.into_term(env)));
     Ok((ok(), y, final_state, boundary_states).encode(env))
 }

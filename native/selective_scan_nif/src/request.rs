@@ -1,7 +1,7 @@
 //! A call as Elixir makes it: five tensors, for the backward pass dy before them, and the struct of options.
 
 use rustler::{Atom, Decoder, Term};
-use selective_scan::{Error, Inputs, Options, OutputGradients, Problem, Spec};
+use selective_scan::{Error, Inputs, Options, OutputGradients, Problem, Spec, cpu};
 
 use crate::tensor::{Data, Tensor, shown};
 
@@ -84,7 +84,7 @@ impl<'a, D: Data<'a>> BackwardRequest<D> {
         let boundary_states =
             boundary_states.map(|term| Tensor::<D>::decode("boundary_states", term)).transpose()?;
         if let Some(states) = &boundary_states {
-            forward.problem.check_boundary_states(states.spec())?;
+            forward.problem.check_boundary_states(states.spec(), &cpu::boundary_shape(&forward.problem))?;
         }
         Ok(Self {
             forward,

@@ -27,7 +27,8 @@ use std::ops::Range;
 use pulp::{NullaryFnOnce, Simd};
 
 use super::blocks::{Block, blocks, load_states, store_states};
-use super::forward::{boundary_place, boundary_states, group, in_lanes, rows, widen_rows, widened};
+use super::boundary::{boundary_interval, boundary_place, boundary_shape, check_boundary_length, chunks};
+use super::forward::{boundary_states, group, in_lanes, rows, widen_rows, widened};
 use super::frames::{FRESH, LAST, SKIP, marks};
 use super::memory::zeros;
 use super::tile::{Rows, StepSize, channels, load_frame, silu, store_frame};
@@ -66,11 +67,11 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
     })?;
     let boundary = match boundary {
         Some(bytes) => {
-            problem.check_length("boundary_states", bytes.len())?;
+            check_boundary_length(problem, bytes.len())?;
             numbers::<T::Real>(bytes)?
         }
         None => {
-            let mut states = zeros::<T::Real>(problem.boundary_shape().iter().product())?;
+            let mut states = zeros::<T::Real>(boundary_shape(problem).iter().product())?;
             boundary_states::<T, F>(isa, problem, views, &mut states)?;
             states.into()
         }
@@ -139,7 +140,7 @@ pub fn backward<T: Storage, F: VectorField<Element = T::Real>>(
 
 /// Registers of states that walk a chunk together, half as many states where they are complex: fewer through a long chunk.
 fn together<F: VectorField>(problem: &Problem, cheap: bool) -> usize {
-    let chunk = problem.chunk().min(problem.seq);
+    let chunk = boundary_interval(problem).min(problem.seq);
     let mut registers = if cheap { TOGETHER } else { 1 };
     while registers * chunk > KEPT {
         registers /= 2;
@@ -153,8 +154,11 @@ fn spans(problem: &Problem, blocks: &[Block]) -> Vec<Range<usize>> {
     if problem.seq >= BOUNDED_FROM {
         // Sums of db and dc in every span take at most a seventieth of x, dt and dy.
         let inputs = 3 * problem.seq * problem.dim * problem.element.size();
-        let sums =
-            2 * problem.chunk() * problem.state * problem.components() * problem.element.state_type().size();
+        let sums = 2
+            * boundary_interval(problem)
+            * problem.state
+            * problem.components()
+            * problem.element.state_type().size();
         wanted = wanted.min(inputs / 70 / sums).max(1);
     }
     let target = blocks.len().div_ceil(wanted);
@@ -305,7 +309,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Call<'_, T, F> {
         if !problem.bidirectional {
             return Ok(Vec::new());
         }
-        let states = problem.boundary_shape().iter().product::<usize>() / 2;
+        let states = boundary_shape(problem).iter().product::<usize>() / 2;
         let mut adjoints = zeros::<T::Real>(states)?;
         let places = Output::over(&mut adjoints);
         self.for_each_span(|task| self.isa.vectorize(Sweep { task, adjoints: &places }))?;
@@ -315,15 +319,15 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Call<'_, T, F> {
     /// All chunks, from the end of the scan to its beginning.
     fn run(&self, sums: &mut Sums<F>, adjoints: &[T::Real], outputs: &Outputs<'_, T>) -> Result<(), Error> {
         let problem = self.problem;
-        let chunk = problem.chunk().min(problem.seq);
+        let chunk = boundary_interval(problem).min(problem.seq);
         let shared = |projection| {
             let rows = if self.shared(projection) { problem.batch * self.spans.len() * chunk } else { 0 };
             zeros::<T::Real>(rows * problem.state * F::COMPONENTS)
         };
         let (mut span_b, mut span_c) = (shared(problem.b)?, shared(problem.c)?);
-        let chunks = problem.chunks();
+        let chunks = chunks(problem);
         for i in 0..chunks {
-            let start = problem.chunk() * if problem.reverse { i } else { chunks - 1 - i };
+            let start = boundary_interval(problem) * if problem.reverse { i } else { chunks - 1 - i };
             let len = chunk.min(problem.seq - start);
             let places = Places {
                 lambda: Output::over(&mut sums.lambda),
@@ -399,7 +403,7 @@ struct Scratch<F: VectorField> {
 
 impl<F: VectorField> Scratch<F> {
     fn new(problem: &Problem, together: usize) -> Result<Self, Error> {
-        let (row, chunk) = (problem.state * F::COMPONENTS, problem.chunk().min(problem.seq));
+        let (row, chunk) = (problem.state * F::COMPONENTS, boundary_interval(problem).min(problem.seq));
         let rows = |projection: Projection| zeros(projection.groups().map_or(0, |_| row * chunk));
         Ok(Self {
             delta: zeros(chunk)?,
@@ -502,14 +506,14 @@ impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Sweep<'_, 
     fn call(self) {
         let Self { mut task, adjoints } = self;
         let Call { isa, problem, views, .. } = *task.call;
-        let chunks = problem.chunks();
+        let chunks = chunks(problem);
         for &block in task.blocks() {
             task.scratch.lambda.fill(F::zero(isa).re().vector);
             for i in 0..chunks {
                 // The second scan runs against the first, and its λ against it.
                 let chunk = if problem.reverse { chunks - 1 - i } else { i };
-                task.start = chunk * problem.chunk();
-                task.len = problem.chunk().min(problem.seq - task.start);
+                task.start = chunk * boundary_interval(problem);
+                task.len = boundary_interval(problem).min(problem.seq - task.start);
                 task.load(block);
                 let per_channel = task.scratch.lambda.len();
                 let place = (boundary_place(problem, false, task.batch, chunk) + block.start) * per_channel;
@@ -619,7 +623,7 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
     fn walk(&mut self, block: Block, second: bool) {
         let Call { isa, problem, views, boundary, walk, .. } = *self.task.call;
         let per_block = self.task.scratch.before.len();
-        let chunk = self.task.start / problem.chunk();
+        let chunk = self.task.start / boundary_interval(problem);
         let states =
             |second| (boundary_place(problem, second, self.task.batch, chunk) + block.start) * per_block;
         load_states::<F>(&mut self.task.scratch.before, &boundary[states(second)..], block.len);

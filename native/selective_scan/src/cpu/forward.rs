@@ -17,18 +17,19 @@ use std::marker::PhantomData;
 use pulp::{NullaryFnOnce, Simd};
 
 use super::blocks::{Block, blocks, load_states, store_states};
+use super::boundary::{boundary_interval, boundary_place, check_boundary_length};
 use super::frames::{FRESH, LAST, SKIP, marks};
 use super::memory::zeros;
 use super::step::{ChannelRows, Step, StepChannels, step_channels};
 use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame};
 use super::vector::{Lanes, Vector, VectorField};
-use super::views::{Output, Storage, Views};
+use super::views::{Output, Storage, Views, aligned_mut};
 use super::{TOGETHER, for_each_task};
 use crate::discretize::{Discretization, Prepared, with_discretization};
 use crate::{Error, Outputs, Problem, Projection};
 
 /// Frames of a tile: Δ, x and y of a block then fit the first-level cache beside its states.
-const TILE: usize = 64;
+pub const TILE: usize = 64;
 
 /// Everything that the tasks of a call share.
 struct Call<'a, T: Storage, F: VectorField<Element = T::Real>> {
@@ -75,11 +76,13 @@ pub fn forward<T: Storage, F: VectorField<Element = T::Real>>(
     outputs: Outputs<&mut [u8]>,
     boundary_states: Option<&mut [u8]>,
 ) -> Result<(), Error> {
-    let states = |name, bytes: Option<_>| bytes.map(|bytes| Output::new(problem, name, bytes)).transpose();
     let y = Some(Output::new(problem, "y", outputs.y)?);
-    let final_state = states("final_state", outputs.final_state)?;
-    let boundary_states = states("boundary_states", boundary_states)?;
-    scan::<T, F>(isa, problem, views, y, final_state, boundary_states)
+    let final_state = outputs.final_state.map(|bytes| Output::new(problem, "final_state", bytes));
+    let boundary_states = boundary_states.map(|bytes| {
+        check_boundary_length(problem, bytes.len())?;
+        Ok(Output::over(aligned_mut("boundary_states", bytes)?))
+    });
+    scan::<T, F>(isa, problem, views, y, final_state.transpose()?, boundary_states.transpose()?)
 }
 
 /// Scans for the boundary states alone.
@@ -287,7 +290,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
     #[inline(always)]
     fn store_boundary_states(&self, start: usize, len: usize, backward: bool) {
         let Call { problem, boundary_states: Some(boundary_states), .. } = self.call else { return };
-        let chunk = problem.chunk();
+        let chunk = boundary_interval(problem);
         let begins = if backward {
             start + len == problem.seq || (start + len).is_multiple_of(chunk)
         } else {
@@ -369,11 +372,6 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
             store_frame(y, unsafe { output.write(place, self.block.len) });
         }
     }
-}
-
-/// Where the channels' states before a chunk begin in boundary_states, in channels.
-pub fn boundary_place(problem: &Problem, second_pass: bool, batch: usize, chunk: usize) -> usize {
-    ((usize::from(second_pass) * problem.batch + batch) * problem.chunks() + chunk) * problem.dim
 }
 
 /// Which group of b or c a block reads, among how many.

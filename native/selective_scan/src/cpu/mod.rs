@@ -2,6 +2,7 @@
 
 mod backward;
 mod blocks;
+mod boundary;
 mod exponential;
 mod forward;
 mod frames;
@@ -20,6 +21,7 @@ use rayon::prelude::*;
 
 use crate::threads::pool;
 use crate::{ElementType, Error, Gradients, Inputs, OutputGradients, Outputs, Problem};
+pub use boundary::{boundary_bytes, boundary_shape, check_boundary_length};
 use vector::{ComplexLanes, Isa, Lanes, VectorField, with_isa};
 use views::{Storage, Views};
 
@@ -150,7 +152,7 @@ pub fn forward(problem: &Problem, inputs: Inputs<&[u8]>, outputs: Outputs<&mut [
     InstructionSet::best().forward(problem, inputs, outputs)
 }
 
-/// [`forward`], which also writes the states before every chunk of frames ([`Problem::boundary_shape`]), for
+/// [`forward`], which also writes the states before every chunk of frames ([`boundary_shape`]), for
 /// [`backward_from`].
 ///
 /// # Errors

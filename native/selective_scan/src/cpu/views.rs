@@ -103,6 +103,14 @@ pub fn numbers_mut<'a, T: bytemuck::Pod>(
     bytes: &'a mut [u8],
 ) -> Result<&'a mut [T], Error> {
     problem.check_length(name, bytes.len())?;
+    aligned_mut(name, bytes)
+}
+
+/// Bytes as numbers to be written, where they lie as such.
+pub fn aligned_mut<'a, T: bytemuck::Pod>(
+    name: &'static str,
+    bytes: &'a mut [u8],
+) -> Result<&'a mut [T], Error> {
     let address = bytes.as_ptr() as usize;
     bytemuck::try_cast_slice_mut(bytes).map_err(|_| {
         let expected = format!("lie on a multiple of {} bytes", align_of::<T>());

@@ -16,13 +16,13 @@ use cudarc::driver::sys::{
 
 use super::arguments::{Arguments, Walk, walks};
 use super::backward::BackwardKernels;
+use super::boundary::boundary_bytes;
 use super::compile::{Configuration, distinct};
 use super::device::Device;
 use super::driver::During;
 use super::forward::ForwardKernels;
 use super::policy::{
-    Alignment, Chunks, Configurations, Properties, RESERVED_SHARED, Share, boundary_interval,
-    depends_on_alignment,
+    Alignment, Chunks, Configurations, Properties, RESERVED_SHARED, Share, depends_on_alignment,
 };
 use super::tensor_maps::KernelMaps;
 use super::workspace::{Packing, Workspace, lay_out_backward, lay_out_forward};
@@ -353,20 +353,7 @@ impl Properties {
     }
 }
 
-/// {directions, batch, chunks, dim, state}, with a trailing 2 where complex: the states that the forward pass can
-/// keep for the backward pass. How many chunks there are depends on neither batch nor dim.
-pub fn boundary_shape(problem: &Problem) -> Vec<usize> {
-    let mut shape = problem.boundary_shape();
-    shape[2] = problem.seq.div_ceil(boundary_interval(problem));
-    shape
-}
-
-/// The bytes of these states.
-pub fn boundary_bytes(problem: &Problem) -> usize {
-    boundary_shape(problem).iter().product::<usize>() * problem.element.state_type().size()
-}
-
-/// Where those of a walk's direction lie, if they begin at `base`.
+/// Where the boundary states of a walk's direction lie, if they begin at `base`.
 pub(super) fn boundary_states_of(walk: &Walk, problem: &Problem, base: CUdeviceptr) -> CUdeviceptr {
     let each = boundary_bytes(problem) / problem.directions();
     base + (walk.direction * each) as CUdeviceptr

@@ -68,6 +68,7 @@ pub mod policy;
 
 mod arguments;
 mod backward;
+mod boundary;
 mod buffers;
 mod cache;
 mod context;
@@ -80,8 +81,9 @@ mod launch;
 mod tensor_maps;
 mod workspace;
 
+pub use boundary::{boundary_bytes, boundary_shape};
 pub use buffers::PinnedBuffer;
 pub use cudarc::driver::sys::{CUdeviceptr, CUstream};
 pub use device::{Device, DeviceInfo, device, devices, properties};
 pub use in_place::owner;
-pub use launch::{Pass, boundary_bytes, boundary_shape, configurations};
+pub use launch::{Pass, configurations};

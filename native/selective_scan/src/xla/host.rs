@@ -12,7 +12,7 @@ pub fn forward(call: Forward) -> Result<(), Error> {
     let inputs = inputs.map(|_, tensor| bytes(&tensor));
     let outputs = outputs.map(|_, tensor| bytes_mut(&tensor));
     match boundary_states {
-        Some(states) if states.shape == problem.boundary_shape() => {
+        Some(states) if states.shape == cpu::boundary_shape(&problem) => {
             cpu::forward_for_backward(&problem, inputs, outputs, bytes_mut(&states))
         }
         Some(states) => {
@@ -31,7 +31,7 @@ pub fn backward(call: Backward) -> Result<(), Error> {
     let output_gradients = output_gradients.map(|_, tensor| bytes(&tensor));
     let gradients = gradients.map(|_, tensor| bytes_mut(&tensor));
     match boundary_states {
-        Some(states) if states.shape == problem.boundary_shape() => {
+        Some(states) if states.shape == cpu::boundary_shape(&problem) => {
             cpu::backward_from(&problem, inputs, bytes(&states), output_gradients, gradients)
         }
         _ => cpu::backward(&problem, inputs, output_gradients, gradients),

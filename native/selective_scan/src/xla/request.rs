@@ -283,15 +283,11 @@ fn checked(
 
 /// How many chunks there are is the backend's own affair; all else about boundary states is not.
 fn checked_boundary_states(problem: &Problem, tensor: Tensor, flat: bool) -> Result<Tensor, Error> {
-    let mut shape = problem.boundary_shape();
-    let got = &tensor.shape;
-    if flat {
-        let of_a_chunk: usize = shape.iter().product::<usize>() / shape[2];
-        shape[2] = (got.iter().product::<usize>() / of_a_chunk).max(1);
-    } else if got.len() == shape.len() {
-        shape[2] = got[2].max(1);
-    }
-    checked("boundary_states", tensor, states(problem), shape, flat)
+    let chunks = match flat {
+        true => tensor.shape.iter().product::<usize>() / problem.boundary_shape(1).iter().product::<usize>(),
+        false => tensor.shape.get(2).copied().unwrap_or(1),
+    };
+    checked("boundary_states", tensor, states(problem), problem.boundary_shape(chunks.max(1)), flat)
 }
 
 /// Refuses results that lie where something else does. XLA never does that unless a program declares it.

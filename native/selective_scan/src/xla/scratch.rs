@@ -9,7 +9,7 @@ use super::cuda::padded;
 use super::frame::Attribute;
 use super::request::Call;
 use crate::cuda::{self, Pass, properties};
-use crate::{ElementType, Error, Inputs, Problem, Spec};
+use crate::{ElementType, Error, Inputs, Problem, Spec, cpu};
 
 /// Who runs the custom call, by XLA's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Scratch {
 /// What a problem needs on a platform of this process: on all of its devices, where they differ.
 pub fn scratch(problem: &Problem, platform: Platform) -> Result<Scratch, Error> {
     if platform == Platform::Host {
-        return Ok(Scratch { chunks: problem.boundary_shape()[2] as u64, ..Scratch::default() });
+        return Ok(Scratch { chunks: cpu::boundary_shape(problem)[2] as u64, ..Scratch::default() });
     }
     let chunks = cuda::boundary_shape(problem)[2];
     let backward = if chunks > 1 { Pass::BackwardFromBoundaryStates } else { Pass::Backward };
