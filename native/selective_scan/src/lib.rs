@@ -3,8 +3,11 @@
 //! A request becomes one checked [`Problem`]; a backend executes it on borrowed views of memory. Nothing here
 //! knows who asks: shells (a NIF, an XLA custom call) translate their buffers and errors, and no more.
 
+mod check;
+mod element;
 mod error;
 mod operands;
+mod options;
 mod problem;
 mod threads;
 
@@ -16,6 +19,9 @@ pub mod cuda;
 
 pub mod xla;
 
+pub use check::Spec;
+pub use element::ElementType;
 pub use error::{Error, caught};
 pub use operands::{Gradients, Inputs, OutputGradients, Outputs};
-pub use problem::{Coefficients, ElementType, Method, Options, Problem, Projection, Spec};
+pub use options::{Coefficients, Method, Options};
+pub use problem::{Problem, Projection};

@@ -1,7 +1,7 @@
 //! The states before every chunk of frames, which the forward pass can keep for the backward pass.
 
 use super::forward::TILE;
-use crate::problem::check_length;
+use crate::check::check_length;
 use crate::{Error, Problem};
 
 /// Chunks have a multiple of so many frames.
