@@ -108,7 +108,7 @@ struct Frame {
     /// Where the frame lies in the row.
     t: usize,
     /// Whether it begins another sequence than the frame before it.
-    fresh: bool,
+    reset: bool,
     /// Whether it ends one: the same, seen from the other side.
     last: bool,
 }
@@ -163,11 +163,11 @@ impl<'a> Scan<'a> {
             let t = if p.reverse { p.seq - 1 - i } else { i };
             let index = self.inputs.seq_idx.as_ref().map_or(0.0, |index| index[batch * p.seq + t]);
             if index >= 0.0 {
-                let fresh = current.is_some_and(|current| current != index);
-                if let (true, Some(frame)) = (fresh, frames.last_mut()) {
+                let reset = current.is_some_and(|current| current != index);
+                if let (true, Some(frame)) = (reset, frames.last_mut()) {
                     frame.last = true;
                 }
-                frames.push(Frame { t, fresh, last: false });
+                frames.push(Frame { t, reset, last: false });
                 current = Some(index);
             }
         }
@@ -228,7 +228,7 @@ impl<'a> Scan<'a> {
         let mut forward = Vec::with_capacity(steps.len());
         let mut h = initial;
         for (frame, Step { partials, v }) in frames.iter().zip(&steps) {
-            let before = if frame.fresh { Complex64::ZERO } else { h };
+            let before = if frame.reset { Complex64::ZERO } else { h };
             h = recur(partials.a, before) + partials.g * v;
             forward.push((before, h));
         }
@@ -378,7 +378,7 @@ impl<'a> Scan<'a> {
         for i in (0..frames.len()).rev() {
             lambda += source(i);
             adjoint[i].0 = lambda;
-            lambda = if frames[i].fresh { Complex64::ZERO } else { steps[i].partials.a.conj() * lambda };
+            lambda = if frames[i].reset { Complex64::ZERO } else { steps[i].partials.a.conj() * lambda };
         }
         if let Some(dinitial) = &mut out.initial_state {
             self.accumulate(dinitial, state, lambda);

@@ -18,7 +18,7 @@ use pulp::{NullaryFnOnce, Simd};
 
 use super::blocks::{Block, blocks, load_states, store_states};
 use super::boundary::{boundary_interval, boundary_place, check_boundary_length};
-use super::frames::{FRESH, LAST, SKIP, marks};
+use super::frames::{LAST, RESET, SKIP, marks};
 use super::memory::zeros;
 use super::step::{ChannelRows, Step, StepChannels, step_channels};
 use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame};
@@ -265,21 +265,21 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
 
     /// All tiles in one direction; the last pass finishes y.
     #[inline(always)]
-    fn pass(&mut self, backward: bool, last: bool) {
+    fn pass(&mut self, reverse: bool, last: bool) {
         let problem = self.call.problem;
         let tiles = problem.seq.div_ceil(TILE);
         for i in 0..tiles {
-            let start = TILE * if backward { tiles - 1 - i } else { i };
+            let start = TILE * if reverse { tiles - 1 - i } else { i };
             let len = TILE.min(problem.seq - start);
             let first = !problem.bidirectional || !last;
-            self.store_boundary_states(start, len, backward);
+            self.store_boundary_states(start, len, reverse);
             self.load(start, len);
             // With two passes, y is the whole row's and keeps what the first has added.
             let at = if problem.bidirectional { start } else { 0 };
             if first {
                 self.scratch.y[at..at + len].fill(F::zero(self.call.isa).re().vector);
             }
-            self.scan(start, len, at, backward);
+            self.scan(start, len, at, reverse);
             if last {
                 self.store(start, len, at);
             }
@@ -288,16 +288,16 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
 
     /// The states before a tile, where a chunk begins with it.
     #[inline(always)]
-    fn store_boundary_states(&self, start: usize, len: usize, backward: bool) {
+    fn store_boundary_states(&self, start: usize, len: usize, reverse: bool) {
         let Call { problem, boundary_states: Some(boundary_states), .. } = self.call else { return };
         let chunk = boundary_interval(problem);
-        let begins = if backward {
+        let begins = if reverse {
             start + len == problem.seq || (start + len).is_multiple_of(chunk)
         } else {
             start.is_multiple_of(chunk)
         };
         if begins {
-            let place = boundary_place(problem, backward != problem.reverse, self.batch, start / chunk);
+            let place = boundary_place(problem, reverse != problem.reverse, self.batch, start / chunk);
             let per_channel = self.scratch.h.len();
             // SAFETY: the states of this block of this row are this task's alone.
             let states = unsafe {
@@ -331,7 +331,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
 
     /// The recurrence over a tile, for all states.
     #[inline(always)]
-    fn scan(&mut self, start: usize, len: usize, at: usize, backward: bool) {
+    fn scan(&mut self, start: usize, len: usize, at: usize, reverse: bool) {
         let Call { problem, views, .. } = *self.call;
         let (batch, block) = (self.batch, self.block);
         let Scratch { delta, x, y, h, b, c } = &mut *self.scratch;
@@ -344,8 +344,8 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
             marks: self.call.marks.map(|marks| &marks[batch * problem.seq + start..][..len]),
             b: rows::<T, F>(problem, problem.b, &views.b, batch, block, start, b, b_constants),
             c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, c_constants),
-            backward,
-            fresh: if backward == problem.reverse { FRESH } else { LAST },
+            reverse,
+            reset: if reverse == problem.reverse { RESET } else { LAST },
         };
         (self.call.scan_tile)(&frames, a, h, &mut y[at..at + len]);
     }
@@ -472,9 +472,9 @@ struct Frames<'a, F: VectorField> {
     marks: Option<&'a [u8]>,
     b: Rows<'a, F>,
     c: Rows<'a, F>,
-    backward: bool,
+    reverse: bool,
     /// The mark before which the state is reset, in this direction.
-    fresh: u8,
+    reset: u8,
 }
 
 /// All states of a block through all frames of a tile.
@@ -536,12 +536,12 @@ impl<F: VectorField> Frames<'_, F> {
         let len = self.delta.len();
         assert!(self.x.len() == len && y.len() == len);
         for i in 0..len {
-            let t = if self.backward { len - 1 - i } else { i };
+            let t = if self.reverse { len - 1 - i } else { i };
             if let Some(marks) = self.marks {
                 if marks[t] & SKIP != 0 {
                     continue;
                 }
-                if marks[t] & self.fresh != 0 {
+                if marks[t] & self.reset != 0 {
                     states = [F::zero(isa); N];
                 }
             }

@@ -6,8 +6,8 @@ use crate::{Error, Problem};
 /// The frame belongs to no sequence: it yields zero and leaves the state.
 pub const SKIP: u8 = 1;
 /// The frame begins another sequence than the one before it, in the order of the scan.
-pub const FRESH: u8 = 2;
-/// The frame ends a sequence: FRESH for a scan from the other end.
+pub const RESET: u8 = 2;
+/// The frame ends a sequence: RESET for a scan from the other end.
 pub const LAST: u8 = 4;
 
 /// Marks of all frames, {batch, seq}.
@@ -23,7 +23,7 @@ pub fn marks(problem: &Problem, seq_idx: &[i32]) -> Result<Vec<u8>, Error> {
             }
             if let Some(before) = before.filter(|&before| row[before] != row[t]) {
                 marks[before] |= LAST;
-                marks[t] |= FRESH;
+                marks[t] |= RESET;
             }
             before = Some(t);
         }

@@ -54,7 +54,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for CarryAdjoi
                     marks,
                     c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, constants),
                     a,
-                    backward: problem.reverse,
+                    reverse: problem.reverse,
                     lambda,
                 });
             }
@@ -71,7 +71,7 @@ pub struct AdjointFrames<'a, F: VectorField> {
     pub c: Rows<'a, F>,
     pub a: &'a [Vector<F>],
     /// Whether λ runs from the last frame to the first.
-    pub backward: bool,
+    pub reverse: bool,
     pub lambda: &'a mut [Vector<F>],
 }
 
@@ -86,13 +86,13 @@ pub fn adjoints_of_chunk<F: VectorField, D: Discretization>(frames: AdjointFrame
 
         #[inline(always)]
         fn call(self) {
-            let AdjointFrames { isa, delta, dy, marks, c, a, backward, lambda } = self.0;
+            let AdjointFrames { isa, delta, dy, marks, c, a, reverse, lambda } = self.0;
             for n in 0..lambda.len() / F::COMPONENTS {
                 let registers = &mut lambda[n * F::COMPONENTS..][..F::COMPONENTS];
                 let prepared = Prepared::new(F::load(isa, &a[n * F::COMPONENTS..]));
                 let mut lambda = F::load(isa, registers);
                 for i in 0..delta.len() {
-                    let t = if backward { delta.len() - 1 - i } else { i };
+                    let t = if reverse { delta.len() - 1 - i } else { i };
                     let mark = marks.map_or(0, |marks| marks[t]);
                     if mark & SKIP != 0 {
                         continue;

@@ -10,7 +10,7 @@ use super::{Call, Outputs};
 use crate::cpu::blocks::{Block, load_states};
 use crate::cpu::boundary::{boundary_interval, boundary_place};
 use crate::cpu::forward::{group, rows, widen_rows};
-use crate::cpu::frames::{FRESH, LAST, SKIP};
+use crate::cpu::frames::{LAST, RESET, SKIP};
 use crate::cpu::memory::zeros;
 use crate::cpu::tile::{StepSize, channels, load_frame, silu, store_frame};
 use crate::cpu::vector::{Lanes, Vector, VectorField};
@@ -246,8 +246,8 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
             c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, c_constants),
             a,
             before,
-            backward: problem.reverse != second,
-            fresh: if second { LAST } else { FRESH },
+            reverse: problem.reverse != second,
+            reset: if second { LAST } else { RESET },
             lambda: match second {
                 true => lambda,
                 // SAFETY: λ of this block of this row is this task's alone.

@@ -21,9 +21,9 @@ pub struct WalkFrames<'a, F: VectorField> {
     pub c: Rows<'a, F>,
     pub a: &'a [Vector<F>],
     pub before: &'a [Vector<F>],
-    pub backward: bool,
+    pub reverse: bool,
     /// The mark before which the state is reset, in this direction.
-    pub fresh: u8,
+    pub reset: u8,
     pub lambda: &'a mut [Vector<F>],
     pub together: usize,
     pub h: &'a mut [Vector<F>],
@@ -78,7 +78,7 @@ impl<F: VectorField> WalkFrames<'_, F> {
     /// N states of the chunk, from n on: h = a h + g x B, and, where it is asked for, y += Re(C h).
     #[inline(always)]
     fn forth<D: Discretization, const N: usize>(&mut self, n: usize) {
-        let WalkFrames { isa, delta, x, marks, b, c, backward, fresh, .. } = *self;
+        let WalkFrames { isa, delta, x, marks, b, c, reverse, reset, .. } = *self;
         let (len, width) = (delta.len(), N * F::COMPONENTS);
         let x = &x[..len];
         let marks = marks.map(|marks| &marks[..len]);
@@ -93,10 +93,10 @@ impl<F: VectorField> WalkFrames<'_, F> {
         }
         let rows = after.chunks_exact_mut(width).zip(self.decay.chunks_exact_mut(width));
         for (i, (row, decays)) in rows.take(len).enumerate() {
-            let t = if backward { len - 1 - i } else { i };
+            let t = if reverse { len - 1 - i } else { i };
             let mark = marks.map_or(0, |marks| marks[t]);
             if mark & SKIP == 0 {
-                if mark & fresh != 0 {
+                if mark & reset != 0 {
                     h = [F::zero(isa); N];
                 }
                 let (delta, x) = (Lanes::new(isa, delta[t]), Lanes::new(isa, x[t]));
@@ -124,7 +124,7 @@ impl<F: VectorField> WalkFrames<'_, F> {
     /// λ of N states through the chunk, and all that comes of it.
     #[inline(always)]
     fn back<D: Discretization, const N: usize>(&mut self, n: usize) {
-        let WalkFrames { isa, delta, x, dy, marks, b, c, backward, fresh, .. } = *self;
+        let WalkFrames { isa, delta, x, dy, marks, b, c, reverse, reset, .. } = *self;
         let (len, width) = (delta.len(), N * F::COMPONENTS);
         let (x, dy) = (&x[..len], &dy[..len]);
         let marks = marks.map(|marks| &marks[..len]);
@@ -141,12 +141,12 @@ impl<F: VectorField> WalkFrames<'_, F> {
             lambda[j] = F::load(isa, &self.lambda[(n + j) * F::COMPONENTS..]);
         }
         for i in (0..len).rev() {
-            let t = if backward { len - 1 - i } else { i };
+            let t = if reverse { len - 1 - i } else { i };
             let mark = marks.map_or(0, |marks| marks[t]);
             if mark & SKIP != 0 {
                 continue;
             }
-            let is_fresh = mark & fresh != 0;
+            let is_reset = mark & reset != 0;
             let (before, after) = (&h[i * width..][..width], &h[(i + 1) * width..][..width]);
             let decays = &decay[i * width..][..width];
             let (b, c) = (b.get::<N>(isa, t, n), c.get::<N>(isa, t, n));
@@ -160,7 +160,7 @@ impl<F: VectorField> WalkFrames<'_, F> {
             for j in 0..N {
                 let at = j * F::COMPONENTS;
                 let h = F::load(isa, &after[at..]);
-                let before = if is_fresh { zero[j] } else { F::load(isa, &before[at..]) };
+                let before = if is_reset { zero[j] } else { F::load(isa, &before[at..]) };
                 let partials = D::partials::<F>(delta, &a[j], F::load(isa, &decays[at..]));
 
                 lambda[j] = c[j].conj().times_add(dy, lambda[j]);
@@ -179,7 +179,7 @@ impl<F: VectorField> WalkFrames<'_, F> {
                     sum_a[j] = (of_g * partials.g_a.conj()).times_add(x, sum_a[j]);
                     of_inputs = of_g.real_product(partials.g_delta.conj(), of_inputs);
                 }
-                lambda[j] = if is_fresh { zero[j] } else { partials.a.conj() * lambda[j] };
+                lambda[j] = if is_reset { zero[j] } else { partials.a.conj() * lambda[j] };
             }
             if D::GAIN_IS_DELTA {
                 sum_x = of_inputs.mul_add(delta, sum_x);
