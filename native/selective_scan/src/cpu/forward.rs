@@ -18,10 +18,10 @@ use pulp::{NullaryFnOnce, Simd};
 
 use super::blocks::{Block, blocks, load_states, store_states};
 use super::boundary::{boundary_interval, boundary_place, check_boundary_length};
-use super::frames::{LAST, RESET, SKIP, marks};
+use super::frames::{LAST, RESET, SKIP, is_skipped, marks};
 use super::memory::zeros;
 use super::step::{ChannelRows, Step, StepChannels, step_channels};
-use super::tile::{Rows, StepSize, as_reals, channels, finish, load_frame, store_frame};
+use super::tile::{Rows, Tile, as_reals, channels, finish, group, load_frame, store_frame};
 use super::vector::{Lanes, Vector, VectorField};
 use super::views::{Output, Storage, Views, aligned_mut};
 use super::{TOGETHER, for_each_task};
@@ -214,7 +214,8 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
         let Call { isa, problem, views, .. } = *self.call;
         let (batch, block) = (self.batch, self.block);
         let (start, len) = self.states();
-        self.load(0, 1);
+        let tile = self.tile(0, 1);
+        self.load(tile);
         let Scratch { delta, x, y, b, c, .. } = &mut *self.scratch;
         let y: &mut [T::Real] = bytemuck::cast_slice_mut(&mut y[..1]);
         step(
@@ -232,7 +233,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
                 y: &mut y[..block.len],
             },
         );
-        self.store(0, 1, 0);
+        self.store(tile, 0);
     }
 
     /// Place of the block's states in {batch, dim, state}, and how many numbers they are.
@@ -270,26 +271,27 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
         let tiles = problem.seq.div_ceil(TILE);
         for i in 0..tiles {
             let start = TILE * if reverse { tiles - 1 - i } else { i };
-            let len = TILE.min(problem.seq - start);
+            let tile = self.tile(start, TILE.min(problem.seq - start));
             let first = !problem.bidirectional || !last;
-            self.store_boundary_states(start, len, reverse);
-            self.load(start, len);
+            self.store_boundary_states(tile, reverse);
+            self.load(tile);
             // With two passes, y is the whole row's and keeps what the first has added.
             let at = if problem.bidirectional { start } else { 0 };
             if first {
-                self.scratch.y[at..at + len].fill(F::zero(self.call.isa).re().vector);
+                self.scratch.y[at..at + tile.len].fill(F::zero(self.call.isa).re().vector);
             }
-            self.scan(start, len, at, reverse);
+            self.scan(tile, at, reverse);
             if last {
-                self.store(start, len, at);
+                self.store(tile, at);
             }
         }
     }
 
     /// The states before a tile, where a chunk begins with it.
     #[inline(always)]
-    fn store_boundary_states(&self, start: usize, len: usize, reverse: bool) {
+    fn store_boundary_states(&self, tile: Tile, reverse: bool) {
         let Call { problem, boundary_states: Some(boundary_states), .. } = self.call else { return };
+        let Tile { start, len, .. } = tile;
         let chunk = boundary_interval(problem);
         let begins = if reverse {
             start + len == problem.seq || (start + len).is_multiple_of(chunk)
@@ -307,43 +309,37 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
         }
     }
 
-    /// Place of a frame of the block in {batch, seq, dim}.
+    /// Frames of the block.
     #[inline(always)]
-    fn frame(&self, t: usize) -> usize {
-        (self.batch * self.call.problem.seq + t) * self.call.problem.dim + self.block.start
+    fn tile(&self, start: usize, len: usize) -> Tile {
+        Tile { batch: self.batch, block: self.block, start, len }
     }
 
     /// Δ and x of a tile, and its rows of b and c where they must be widened.
     #[inline(always)]
-    fn load(&mut self, start: usize, len: usize) {
+    fn load(&mut self, tile: Tile) {
         let Call { isa, problem, views, .. } = *self.call;
-        let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), self.block);
-        for t in 0..len {
-            let at = self.frame(start + t);
-            let frame = at..at + self.block.len;
-            self.scratch.delta[t] = step.delta(load_frame(isa, &views.dt[frame.clone()])).vector;
-            self.scratch.x[t] = load_frame(isa, &views.x[frame]).vector;
-        }
-        let (batch, block) = (self.batch, self.block);
-        widen_rows(problem, problem.b, &views.b, batch, block, start, len, &mut self.scratch.b);
-        widen_rows(problem, problem.c, &views.c, batch, block, start, len, &mut self.scratch.c);
+        let Scratch { delta, x, b, c, .. } = &mut *self.scratch;
+        tile.load::<T, F>(isa, problem, views, delta, x);
+        tile.widen_rows(problem, problem.b, &views.b, b);
+        tile.widen_rows(problem, problem.c, &views.c, c);
     }
 
     /// The recurrence over a tile, for all states.
     #[inline(always)]
-    fn scan(&mut self, start: usize, len: usize, at: usize, reverse: bool) {
+    fn scan(&mut self, tile: Tile, at: usize, reverse: bool) {
         let Call { problem, views, .. } = *self.call;
-        let (batch, block) = (self.batch, self.block);
+        let len = tile.len;
         let Scratch { delta, x, y, h, b, c } = &mut *self.scratch;
-        let own = |all| block.registers(all, problem.state * F::COMPONENTS);
+        let own = |all| self.block.registers(all, problem.state * F::COMPONENTS);
         let [a, b_constants, c_constants] = [self.call.a, self.call.b, self.call.c].map(own);
         let frames = Frames {
             isa: self.call.isa,
             delta: &delta[..len],
             x: &x[..len],
-            marks: self.call.marks.map(|marks| &marks[batch * problem.seq + start..][..len]),
-            b: rows::<T, F>(problem, problem.b, &views.b, batch, block, start, b, b_constants),
-            c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, c_constants),
+            marks: tile.marks(problem, self.call.marks),
+            b: tile.rows::<T, F>(problem, problem.b, &views.b, b, b_constants),
+            c: tile.rows::<T, F>(problem, problem.c, &views.c, c, c_constants),
             reverse,
             reset: if reverse == problem.reverse { RESET } else { LAST },
         };
@@ -352,83 +348,24 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
 
     /// y of a tile.
     #[inline(always)]
-    fn store(&mut self, start: usize, len: usize, at: usize) {
+    fn store(&mut self, tile: Tile, at: usize) {
         let Call { isa, problem, views, y: Some(output), .. } = self.call else { return };
         let isa = *isa;
         let d = views.d.as_deref().map(|d| channels(isa, Some(d), self.block));
         let weight = problem.weight();
-        for t in 0..len {
-            let place = self.frame(start + t);
+        let marks = tile.marks(problem, self.call.marks);
+        for t in 0..tile.len {
+            let frame = tile.frame(problem, t);
             let sum = Lanes::new(isa, self.scratch.y[at + t]);
             let x = Lanes::new(isa, self.scratch.x[t]);
-            let z = views.z.as_deref().map(|z| load_frame(isa, &z[place..place + self.block.len]));
+            let z = views.z.as_deref().map(|z| load_frame(isa, &z[frame.clone()]));
             let mut y = finish(sum, weight, d, x, z);
-            if let Some(marks) = self.call.marks
-                && marks[self.batch * problem.seq + start + t] & SKIP != 0
-            {
+            if is_skipped(marks, t) {
                 y = y.constant(0.0);
             }
             // SAFETY: this frame of this block is this task's alone.
-            store_frame(y, unsafe { output.write(place, self.block.len) });
+            store_frame(y, unsafe { output.write(frame.start, frame.len()) });
         }
-    }
-}
-
-/// Which group of b or c a block reads, among how many.
-#[inline(always)]
-pub fn group(problem: &Problem, groups: usize, block: Block) -> usize {
-    block.start / (problem.dim / groups)
-}
-
-/// Widens a tile's rows of b or c, unless they can be read as they are.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "a tensor and the place of a tile in it")]
-pub fn widen_rows<T: Storage>(
-    problem: &Problem,
-    projection: Projection,
-    values: &[T],
-    batch: usize,
-    block: Block,
-    start: usize,
-    len: usize,
-    rows: &mut [T::Real],
-) {
-    let Projection::PerFrame { groups } = projection else { return };
-    if as_reals::<T>(values).is_some() {
-        return;
-    }
-    let width = problem.state * problem.components();
-    for (t, row) in rows.chunks_exact_mut(width).take(len).enumerate() {
-        let frame = (batch * problem.seq + start + t) * groups + group(problem, groups, block);
-        for (wide, value) in row.iter_mut().zip(&values[frame * width..][..width]) {
-            *wide = value.to_real();
-        }
-    }
-}
-
-/// The rows of b or c that a tile's frames, counted from 0, read.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "a tensor and the place of a tile in it")]
-pub fn rows<'a, T: Storage, F: VectorField<Element = T::Real>>(
-    problem: &Problem,
-    projection: Projection,
-    values: &'a [T],
-    batch: usize,
-    block: Block,
-    start: usize,
-    widened: &'a [T::Real],
-    constants: &'a [Vector<F>],
-) -> Rows<'a, F> {
-    let width = problem.state * F::COMPONENTS;
-    match projection {
-        Projection::Constant => Rows::Constant(constants),
-        Projection::PerFrame { groups } => match as_reals::<T>(values) {
-            Some(values) => {
-                let first = (batch * problem.seq + start) * groups + group(problem, groups, block);
-                Rows::PerFrame { values: &values[first * width..], stride: groups * width }
-            }
-            None => Rows::PerFrame { values: widened, stride: width },
-        },
     }
 }
 

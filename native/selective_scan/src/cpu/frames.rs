@@ -10,6 +10,12 @@ pub const RESET: u8 = 2;
 /// The frame ends a sequence: RESET for a scan from the other end.
 pub const LAST: u8 = 4;
 
+/// Whether a frame belongs to no sequence; each belongs to one where there are no marks.
+#[inline(always)]
+pub fn is_skipped(marks: Option<&[u8]>, t: usize) -> bool {
+    marks.is_some_and(|marks| marks[t] & SKIP != 0)
+}
+
 /// Marks of all frames, {batch, seq}.
 pub fn marks(problem: &Problem, seq_idx: &[i32]) -> Result<Vec<u8>, Error> {
     let mut marks = zeros(seq_idx.len())?;

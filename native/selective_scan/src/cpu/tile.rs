@@ -1,11 +1,114 @@
 //! A run of frames of a block of channels, in registers' layout: what comes before the recurrence (conversion, and
 //! dt's bias, softplus and limit) and what comes after it (skip connection, gate, rounding).
 
+use std::ops::Range;
+
 use super::blocks::Block;
 use super::vector::{Isa, Lanes, Real, Vector, VectorField};
-use super::views::Storage;
-use crate::Problem;
+use super::views::{Storage, Views};
 use crate::discretize::Field;
+use crate::{Problem, Projection};
+
+/// A run of frames of a block of channels of one row.
+#[derive(Clone, Copy)]
+pub struct Tile {
+    pub batch: usize,
+    pub block: Block,
+    /// The first frame; others count from it.
+    pub start: usize,
+    pub len: usize,
+}
+
+impl Tile {
+    /// Place of a frame in {batch, seq}.
+    #[inline(always)]
+    fn place(self, problem: &Problem, t: usize) -> usize {
+        self.batch * problem.seq + self.start + t
+    }
+
+    /// A frame in {batch, seq, dim}.
+    #[inline(always)]
+    pub fn frame(self, problem: &Problem, t: usize) -> Range<usize> {
+        let start = self.place(problem, t) * problem.dim + self.block.start;
+        start..start + self.block.len
+    }
+
+    /// Marks of the frames, among all of a call.
+    #[inline(always)]
+    pub fn marks<'a>(self, problem: &Problem, marks: Option<&'a [u8]>) -> Option<&'a [u8]> {
+        marks.map(|marks| &marks[self.place(problem, 0)..][..self.len])
+    }
+
+    /// Δ and x.
+    #[inline(always)]
+    pub fn load<T: Storage, F: VectorField<Element = T::Real>>(
+        self,
+        isa: F::Isa,
+        problem: &Problem,
+        views: &Views<'_, T>,
+        delta: &mut [Vector<F>],
+        x: &mut [Vector<F>],
+    ) {
+        let step_size = StepSize::new(isa, problem, views.dt_bias.as_deref(), self.block);
+        for t in 0..self.len {
+            let frame = self.frame(problem, t);
+            let [step, _] = step_size.delta_and_derivative(load_frame(isa, &views.dt[frame.clone()]));
+            delta[t] = step.vector;
+            x[t] = load_frame(isa, &views.x[frame]).vector;
+        }
+    }
+
+    /// Widens rows of b or c, unless they can be read as they are.
+    #[inline(always)]
+    pub fn widen_rows<T: Storage>(
+        self,
+        problem: &Problem,
+        projection: Projection,
+        values: &[T],
+        rows: &mut [T::Real],
+    ) {
+        let Projection::PerFrame { groups } = projection else { return };
+        if as_reals::<T>(values).is_some() {
+            return;
+        }
+        let width = problem.state * problem.components();
+        for (t, row) in rows.chunks_exact_mut(width).take(self.len).enumerate() {
+            let frame = self.place(problem, t) * groups + group(problem, groups, self.block);
+            for (wide, value) in row.iter_mut().zip(&values[frame * width..][..width]) {
+                *wide = value.to_real();
+            }
+        }
+    }
+
+    /// The rows of b or c that the frames read.
+    #[inline(always)]
+    pub fn rows<'a, T: Storage, F: VectorField<Element = T::Real>>(
+        self,
+        problem: &Problem,
+        projection: Projection,
+        values: &'a [T],
+        widened: &'a [T::Real],
+        constants: &'a [Vector<F>],
+    ) -> Rows<'a, F> {
+        let width = problem.state * F::COMPONENTS;
+        match projection {
+            Projection::Constant => Rows::Constant(constants),
+            Projection::PerFrame { groups } => match as_reals::<T>(values) {
+                Some(values) => {
+                    let first = self.place(problem, 0) * groups + group(problem, groups, self.block);
+                    Rows::PerFrame { values: &values[first * width..], stride: groups * width }
+                }
+                None => Rows::PerFrame { values: widened, stride: width },
+            },
+        }
+    }
+}
+
+/// Which group of b or c a block reads, among how many.
+#[inline(always)]
+pub fn group(problem: &Problem, groups: usize, block: Block) -> usize {
+    block.start / (problem.dim / groups)
+}
 
 /// One frame of a block, widened; lanes without a channel hold zeros.
 #[inline(always)]
@@ -63,20 +166,7 @@ impl<R: Real, S: Isa> StepSize<R, S> {
         }
     }
 
-    /// Δ: bias, softplus, limit.
-    #[inline(always)]
-    pub fn delta(&self, dt: Lanes<R, S>) -> Lanes<R, S> {
-        let mut delta = dt + self.bias;
-        if self.dt_softplus {
-            delta = delta.softplus();
-        }
-        if let Some([min, max]) = self.dt_limit {
-            delta = delta.clamp(min, max);
-        }
-        delta
-    }
-
-    /// Δ and dΔ/ddt.
+    /// Δ (bias, softplus, limit) and dΔ/ddt. Who drops one of the two does not compute it: all of this is inlined.
     #[inline(always)]
     pub fn delta_and_derivative(&self, dt: Lanes<R, S>) -> [Lanes<R, S>; 2] {
         let raw = dt + self.bias;

@@ -8,7 +8,6 @@ use super::Call;
 use super::chunk::{Scratch, Task};
 use crate::cpu::blocks::store_states;
 use crate::cpu::boundary::{boundary_interval, boundary_place, chunks};
-use crate::cpu::forward::rows;
 use crate::cpu::frames::{LAST, SKIP};
 use crate::cpu::tile::Rows;
 use crate::cpu::vector::{Lanes, Vector, VectorField};
@@ -42,17 +41,16 @@ impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for CarryAdjoi
                 // SAFETY: the states of this block of this row are this task's alone.
                 let states = unsafe { adjoints.write(place, block.len * per_channel) };
                 store_states::<F>(&task.scratch.lambda, states, block.len);
-                let marks = task.marks();
                 let a = task.registers(task.call.a, block);
                 let constants = task.registers(task.call.c, block);
-                let (batch, start, len) = (task.batch, task.start, task.len);
+                let (tile, len) = (task.tile(block), task.len);
                 let Scratch { delta, dy, lambda, c, .. } = &mut *task.scratch;
                 (task.call.adjoints_of_chunk)(AdjointFrames {
                     isa,
                     delta: &delta[..len],
                     dy: &dy[..len],
-                    marks,
-                    c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, constants),
+                    marks: tile.marks(problem, task.call.marks),
+                    c: tile.rows::<T, F>(problem, problem.c, &views.c, c, constants),
                     a,
                     reverse: problem.reverse,
                     lambda,

@@ -1,7 +1,5 @@
 //! A chunk of frames of a span of channels: what a task loads, has walked through and back, and stores.
 
-use std::ops::Range;
-
 use pulp::NullaryFnOnce;
 
 use super::sums::{Places, Sum, add_to};
@@ -9,10 +7,9 @@ use super::walk::WalkFrames;
 use super::{Call, Outputs};
 use crate::cpu::blocks::{Block, load_states};
 use crate::cpu::boundary::{boundary_interval, boundary_place};
-use crate::cpu::forward::{group, rows, widen_rows};
-use crate::cpu::frames::{LAST, RESET, SKIP};
+use crate::cpu::frames::{LAST, RESET, is_skipped};
 use crate::cpu::memory::zeros;
-use crate::cpu::tile::{StepSize, channels, load_frame, silu, store_frame};
+use crate::cpu::tile::{StepSize, Tile, channels, group, load_frame, silu, store_frame};
 use crate::cpu::vector::{Lanes, Vector, VectorField};
 use crate::cpu::views::{Output, Storage};
 use crate::{Error, Problem, Projection};
@@ -81,23 +78,10 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Task<'a, T, F> {
         &self.call.blocks[self.call.spans[self.span].clone()]
     }
 
-    /// Place of a frame of a block in {batch, seq, dim}.
+    /// The frames of a block.
     #[inline(always)]
-    fn frame(&self, block: Block, t: usize) -> Range<usize> {
-        let problem = self.call.problem;
-        let place = (self.batch * problem.seq + self.start + t) * problem.dim + block.start;
-        place..place + block.len
-    }
-
-    /// Marks of the frames.
-    #[inline(always)]
-    pub fn marks(&self) -> Option<&'a [u8]> {
-        self.call.marks.map(|marks| &marks[self.batch * self.call.problem.seq + self.start..][..self.len])
-    }
-
-    #[inline(always)]
-    fn skipped(&self, t: usize) -> bool {
-        self.marks().is_some_and(|marks| marks[t] & SKIP != 0)
+    pub fn tile(&self, block: Block) -> Tile {
+        Tile { batch: self.batch, block, start: self.start, len: self.len }
     }
 
     /// Place of a block among the {batch, blocks} of the sums.
@@ -115,22 +99,21 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Task<'a, T, F> {
     /// Δ, x, and dy behind the gate; the rows of b and c.
     #[inline(always)]
     pub fn load(&mut self, block: Block) {
-        let Call { isa, problem, views, dy, .. } = *self.call;
-        let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), block);
+        let Call { isa, problem, views, .. } = *self.call;
+        let tile = self.tile(block);
+        let Scratch { delta, x, dy, b, c, .. } = &mut *self.scratch;
+        tile.load::<T, F>(isa, problem, views, delta, x);
         let weight = problem.weight();
-        for t in 0..self.len {
-            let frame = self.frame(block, t);
-            let mut dy = load_frame(isa, &dy[frame.clone()]);
+        for (t, weighted) in dy[..tile.len].iter_mut().enumerate() {
+            let frame = tile.frame(problem, t);
+            let mut dy = load_frame(isa, &self.call.dy[frame.clone()]);
             if let Some(z) = &views.z {
-                dy = dy * silu(load_frame(isa, &z[frame.clone()]));
+                dy = dy * silu(load_frame(isa, &z[frame]));
             }
-            self.scratch.dy[t] = (dy * dy.constant(weight)).vector;
-            self.scratch.x[t] = load_frame(isa, &views.x[frame.clone()]).vector;
-            self.scratch.delta[t] = step.delta(load_frame(isa, &views.dt[frame])).vector;
+            *weighted = (dy * dy.constant(weight)).vector;
         }
-        let (batch, start, len) = (self.batch, self.start, self.len);
-        widen_rows(problem, problem.b, &views.b, batch, block, start, len, &mut self.scratch.b);
-        widen_rows(problem, problem.c, &views.c, batch, block, start, len, &mut self.scratch.c);
+        tile.widen_rows(problem, problem.b, &views.b, b);
+        tile.widen_rows(problem, problem.c, &views.c, c);
     }
 }
 
@@ -196,9 +179,10 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
         let zero = d.constant(0.0);
         let unweighted = d.constant(1.0 / problem.weight());
         let mut sum = zero;
+        let marks = self.task.tile(block).marks(problem, self.task.call.marks);
         self.task.scratch.y.fill(zero.vector);
         for t in 0..self.task.len {
-            let skipped = self.task.skipped(t);
+            let skipped = is_skipped(marks, t);
             let Scratch { x, dy, dx, ddelta, .. } = &mut *self.task.scratch;
             let dy = Lanes::new(isa, dy[t]) * unweighted;
             (dx[t], ddelta[t]) = (zero.vector, zero.vector);
@@ -225,10 +209,10 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
             load_states::<F>(&mut self.task.scratch.lambda, &self.adjoints[states(false)..], block.len);
         }
         let place = self.task.place(block) * per_block;
-        let marks = self.task.marks();
+        let tile = self.task.tile(block);
         let [a, b_constants, c_constants] =
             [self.task.call.a, self.task.call.b, self.task.call.c].map(|all| self.task.registers(all, block));
-        let (batch, start, len) = (self.task.batch, self.task.start, self.task.len);
+        let len = tile.len;
         let Scratch { delta, x, dy, y, dx, ddelta, before, lambda, h, decay, db, dc, b, c } =
             &mut *self.task.scratch;
         let sum = |projection, constants: &'a Output<'a, Vector<F>>, rows| match projection {
@@ -241,9 +225,9 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
             delta: &delta[..len],
             x: &x[..len],
             dy: &dy[..len],
-            marks,
-            b: rows::<T, F>(problem, problem.b, &views.b, batch, block, start, b, b_constants),
-            c: rows::<T, F>(problem, problem.c, &views.c, batch, block, start, c, c_constants),
+            marks: tile.marks(problem, self.task.call.marks),
+            b: tile.rows::<T, F>(problem, problem.b, &views.b, b, b_constants),
+            c: tile.rows::<T, F>(problem, problem.c, &views.c, c, c_constants),
             a,
             before,
             reverse: problem.reverse != second,
@@ -273,10 +257,12 @@ impl<'a, T: Storage, F: VectorField<Element = T::Real>> Chunk<'a, T, F> {
         let step = StepSize::new(isa, problem, views.dt_bias.as_deref(), block);
         let d = channels(isa, views.d.as_deref(), block);
         let (zero, one, weight) = (d.constant(0.0), d.constant(1.0), d.constant(problem.weight()));
+        let tile = self.task.tile(block);
+        let marks = tile.marks(problem, self.task.call.marks);
         let mut sum = zero;
-        for t in 0..self.task.len {
-            let frame = self.task.frame(block, t);
-            let skipped = self.task.skipped(t);
+        for t in 0..tile.len {
+            let frame = tile.frame(problem, t);
+            let skipped = is_skipped(marks, t);
             let Scratch { x, y, dx, ddelta, .. } = &*self.task.scratch;
             let [_, derivative] = step.delta_and_derivative(load_frame(isa, &views.dt[frame.clone()]));
             let write = |output: &Output<'_, T>, lanes: Lanes<T::Real, F::Isa>| {
