@@ -84,6 +84,7 @@ const TESTS: &[Test] = &[
     ("idle memory", false, false, robustness::idle_memory),
     ("many threads", false, false, robustness::many_threads),
     ("not a number", true, false, robustness::not_a_number),
+    ("what padding holds", true, false, robustness::what_padding_holds),
     ("infinite rates", true, false, robustness::infinite_rates),
     ("memory of the backward pass", true, false, robustness::memory),
     // Last: its kernels are those of the figures.

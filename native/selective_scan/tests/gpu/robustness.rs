@@ -359,6 +359,39 @@ fn sequences_keep_it_to_themselves() {
     }
 }
 
+/// Frames of padding may hold anything: what is no number there reaches nothing, and the gradients there are zero.
+pub fn what_padding_holds(_: bool) {
+    // Lanes over time and rows in parts, by both ways to the gradient of a decay, rows in one tile, segments that begin within tiles, warps
+    // that hand the state on, several rounds, complex states, and chunks. Where Δ is limited, its slope is asked of dt.
+    for problem in [
+        packed(problem(1, 60, 64, 16)),
+        packed(by(Method::Bilinear, block(1, 60, 64, 16))),
+        packed(block(2, 58, 512, 16)),
+        Problem { dt_limit: Some([0.01, 0.5]), ..packed(block(8, 70, 192, 16)) },
+        packed(block(1, 333, 40, 16)),
+        packed(by(Method::Foh, block(1, 70, 33, 40))),
+        Problem { complex: true, ..packed(by(Method::Bilinear, block(1, 150, 33, 5))) },
+        bf16(packed(block(1, 700, 64, 16))),
+    ] {
+        let mut case = random::case(problem, 1);
+        let of = |case: &Case| (case.forward(forward), case.backward(backward));
+        let expected = of(&case);
+        let p = &case.problem;
+        let indices = naive::decode(ElementType::S32, case.inputs.seq_idx.as_ref().unwrap());
+        let padding: Vec<_> = (0..indices.len()).filter(|&frame| indices[frame] < 0.0).collect();
+        assert!(!padding.is_empty(), "{p:?}");
+        let of_frame = |name: &str| p.bytes(name) / indices.len();
+        let widths = [of_frame("x"), of_frame("b")];
+        let tensors = [&mut case.inputs.x, &mut case.inputs.dt, &mut case.output_gradients.dy];
+        let wide = tensors.into_iter().chain(case.inputs.z.as_mut()).map(|tensor| (tensor, widths[0]));
+        let narrow = [&mut case.inputs.b, &mut case.inputs.c].map(|tensor| (tensor, widths[1]));
+        for (tensor, width) in wide.chain(narrow) {
+            padding.iter().for_each(|frame| tensor[frame * width..][..width].fill(0xff));
+        }
+        assert!(of(&case) == expected, "{:?}", case.problem);
+    }
+}
+
 /// Of zero nothing comes, even where decays grow beyond all numbers over a row.
 fn nothing_comes_of_zero() {
     for problem in [problem(1, 60, 64, 16), problem(1, 333, 40, 16), problem(1, 1500, 384, 16)] {
@@ -386,6 +419,8 @@ pub fn infinite_rates(_: bool) {
         packed(problem(20, 58, 512, 16)),
         problem(3, 201, 64, 16),
         problem(1, 2070, 64, 16),
+        // Of more states than a thread holds at a time.
+        problem(1, 61, 33, 40),
     ] {
         let mut case = random::case(problem, 1);
         case.inputs.a[..4 * 64].copy_from_slice(&(-3e38_f32).to_ne_bytes().repeat(64));
