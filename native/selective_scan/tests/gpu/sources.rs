@@ -39,6 +39,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/time_lanes.cuh",
     "src/cuda/arguments.rs",
     "src/cuda/backward.rs",
+    "src/cuda/boundary.rs",
     "src/cuda/buffers.rs",
     "src/cuda/cache.rs",
     "src/cuda/compile.rs",
