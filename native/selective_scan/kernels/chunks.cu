@@ -1,6 +1,6 @@
 // What each chunk of a row comes to if it begins with zero, where the device copies whole tiles by itself (bulk.cuh): the state
 // that it ends with, or, ADJOINTS, what it adds to the gradient of the state before it, and ΣΔ, of which prefix.cu or the walk
-// makes the product of its decays. So do forward.cu and backward.cu, as SUMMARY, where dt is not Δ.
+// makes the product of its decays. So do forward.cu, as SUMMARY, and adjoints.cu where dt is not Δ.
 //
 // ADJOINTS: chunks are walked from the last frame to the first, with λ ← a(λ + C dy); h ← ah + g B x else.
 //

@@ -19,6 +19,16 @@
 #define START_REALS (PAIR * 32 * LANE_WIDTH)
 #define SUM_REALS (2 * SPAN * SLOT_WIDTH)
 #define SPAN_REALS (START_REALS > SUM_REALS ? START_REALS : SUM_REALS)
+// From one order of a lane's states to the next (see order_of).
+#define ORDER_STEP (STATES / ORDERS)
+// Where a chunk has many tiles, the state before its first is had from memory again: the shared memory that it leaves is that
+// of one block more.
+#define TILES_NOT_KEPT (TILES > 3 ? 1 : 0)
+// Whether it is known here that a row is one tile: it is longer than the usual, or in parts.
+#define ROW_IS_TILE (TILE > 32 || PARTS > 1)
+// Whether rates are settled when the row's one tile has come, whose way from memory hides theirs. Packed rows take 1% longer so
+// (H200).
+#define RATES_LATER (ROW_IS_TILE && !SUMMARY && !SEQ_IDX)
 // Whether a thread has its sums of dA in registers, for which elements of 16 bits leave room. Shared memory then has them at the
 // end of the block alone, where the first span was.
 #define DA_IN_REGISTERS (ELEMENT > 1 && !COMPLEX && METHOD == ZOH && TILE_B && TILE_C)

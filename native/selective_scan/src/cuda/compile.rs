@@ -24,6 +24,8 @@ pub enum Program {
     Relay,
     /// What the chunks of such a scan come to, or its adjoint chunks.
     Chunks,
+    /// What adjoint chunks come to where frames come through registers.
+    Adjoints,
     /// The backward pass.
     Backward,
     /// The second stage of its sums.
@@ -53,6 +55,7 @@ impl Program {
             Self::Bulk => source!("bulk.cu"),
             Self::Relay => source!("relay.cu"),
             Self::Chunks => source!("chunks.cu"),
+            Self::Adjoints => source!("adjoints.cu"),
             Self::Backward => source!("backward.cu"),
             Self::Reduce => source!("reduce.cu"),
         }
@@ -81,10 +84,12 @@ pub(super) const HEADERS: &[(&CStr, &str)] = &[
     source!("time_lanes.cuh"),
     source!("pairs.cuh"),
     source!("frames.cuh"),
+    source!("entry.cuh"),
+    source!("edges.cuh"),
     source!("states.cuh"),
-    source!("gradients.cuh"),
-    source!("adjoints.cuh"),
     source!("parts.cuh"),
+    source!("gradients.cuh"),
+    source!("sums.cuh"),
 ];
 
 /// What a kernel is compiled for; the macros of the same names in the sources say what each is.

@@ -8,7 +8,7 @@ macro_rules! with_contents {
 
 /// Name and contents of every file of kernels/ and src/cuda/, in sorted order.
 pub const SOURCES: &[(&str, &str)] = with_contents![
-    "kernels/adjoints.cuh",
+    "kernels/adjoints.cu",
     "kernels/arguments.cuh",
     "kernels/backward.cu",
     "kernels/block.cuh",
@@ -16,7 +16,9 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/bulk.cuh",
     "kernels/chunks.cu",
     "kernels/discretize.cuh",
+    "kernels/edges.cuh",
     "kernels/elements.cuh",
+    "kernels/entry.cuh",
     "kernels/forward.cu",
     "kernels/frames.cuh",
     "kernels/gradients.cuh",
@@ -39,6 +41,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/staged.cuh",
     "kernels/states.cuh",
     "kernels/stretches.cuh",
+    "kernels/sums.cuh",
     "kernels/tiles.cuh",
     "kernels/time_lanes.cuh",
     "src/cuda/arguments.rs",

@@ -429,7 +429,7 @@ impl<'a> Configurations<'a> {
         })
     }
 
-    /// What backward.cu is compiled for in either use.
+    /// What backward.cu and adjoints.cu are compiled for.
     fn walking_back(&self) -> Configuration {
         let walking = self.walking(Program::Backward);
         // Where nearly all registers are taken, wide accesses find no neighbouring ones.
@@ -447,10 +447,11 @@ impl<'a> Configurations<'a> {
         }
     }
 
-    /// backward.cu, where it finds what adjoint chunks add to the gradients before them.
+    /// adjoints.cu, which finds what adjoint chunks add to the gradients before them.
     pub fn chunk_adjoints(&self) -> Configuration {
         let warps = WARPS_OF_ADJOINTS / state_words(self.problem);
         self.that_fit(Configuration {
+            program: Program::Adjoints,
             summary: true,
             cut: true,
             method: self.method_of_decays(),

@@ -1,4 +1,26 @@
-// The adjoints of a tile alone, back from zero: what frames add to the gradient of the state before them.
+// What each adjoint chunk adds to the gradient of the state before it if that after it is zero, where frames come through registers (else
+// chunks.cu): of these prefix.cu makes the gradients after each segment, or blocks of backward.cu that join them.
+//
+// What it shares with backward.cu has less to do here: SUMMARY.
+//
+// The layout is that of backward.cu. A block walks the adjoints alone of one chunk, of one batch row, from the last tile to the first. This
+// walk is short on instructions and bound by its own chain of operations where warps are few: a segment has several such chunks.
+
+#define USE_B 0
+#define USE_C 1
+#define ONE_PASS 0
+
+#include "number.cuh"
+#include "discretize.cuh"
+#include "arguments.cuh"
+#include "block.cuh"
+#include "lanes.cuh"
+#include "pairs.cuh"
+#include "frames.cuh"
+#include "entry.cuh"
+
+static_assert(SUMMARY && B_CONSTANT, "adjoints alone do not need b");
+static_assert(!ROW_IS_TILE && TILES == 1, "a chunk is walked tile by tile");
 
 // What the walk of the adjoints reads, from the last span of a tile on: it is on its way before the walk begins.
 struct IncomingAdjoints {
@@ -101,4 +123,49 @@ __device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments&
     }
   }
   __syncwarp();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_summary(const Arguments args) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  Warp& warp = shared.warps[threadIdx.x / 32];
+
+  let_next_begin();
+  if (threadIdx.x == 0) shared.course.place = find_place(args);
+  __syncthreads();
+  const Place& place = shared.course.place;
+  if (place.row >= args.batch) return;
+  const i64 begin = chunk_begin(args, place);
+  const int frames = (int)(chunk_end(args, place) - begin);
+  if (begin < args.segment) return;  // no segment comes before it
+
+  Thread thread;
+  begin_block(thread, shared, args, place);
+  begin_adjoints(thread);
+  wait_for_kernels_before();
+  for (int i = (frames - 1) / PART_FRAMES * PART_FRAMES; i >= 0; i -= PART_FRAMES) {
+    const int rows = frames - i < PART_FRAMES ? frames - i : PART_FRAMES;
+    const Sequence sequence(args, place, thread, begin + i, rows);
+    const IncomingAdjoints incoming(args, sequence, thread);
+    const Marks marks = marks_of(args, place, begin + i, rows);
+    enter_tile<true>(shared, args, place, marks, begin + i, rows, [] {});
+    const auto wanted = [&](int r) { return r >= -i; };
+    sequence.prefetch<true>(args, thread, -PART_FRAMES, wanted);
+    sequence.prefetch<false>(args, thread, -PART_FRAMES, wanted);
+    walk_adjoints(warp, args, sequence, thread, incoming, marks);
+  }
+  find_thread_anew(thread, shared, place);
+#pragma unroll
+  for (int p = 0; p < PAIR; p++) {
+    const i64 in_chunk = in_part(args, place.row, args.chunks, place.chunk, place.channel0 + thread.column + p);
+#if DECAY_BY_SUM
+    const Real sum = sum_lanes(thread.delta_sum[p]);
+    if (p < thread.here && thread.lane == 0) args.delta_sums[in_chunk] = sum;
+#endif
+    if (p >= thread.here) continue;
+    store_states(thread.adjoint[p], args.adjoint_ends + in_chunk * SLOTS, SLOTS, thread.lane);
+#if !DECAY_BY_SUM
+    store_states(thread.product[p], args.decays + in_chunk * SLOTS, SLOTS, thread.lane);
+#endif
+  }
 }
