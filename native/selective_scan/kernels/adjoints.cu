@@ -13,6 +13,7 @@
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
+#include "marks.cuh"
 #include "block.cuh"
 #include "lanes.cuh"
 #include "pairs.cuh"

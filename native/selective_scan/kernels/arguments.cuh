@@ -132,14 +132,6 @@ __device__ __forceinline__ State over_chunk(State carried, State decay, State en
   return resets || is_zero(carried) ? end : decay * carried + end;
 }
 
-#define MARK_RESET 1
-#define MARK_SKIP 2
-
-// The mark of a frame with this index, if `previous` is that of the last frame before it that is not skipped, negative for none.
-__device__ __forceinline__ u8 mark_of(int index, int previous) {
-  return index < 0 ? MARK_SKIP : previous >= 0 && previous != index ? MARK_RESET : 0;
-}
-
 // The kernels of a pass follow one another closely, where the device can (Launcher::launch): each lets the next begin as
 // soon as all of its own blocks have, and before it reads what kernels before it write, or writes at all, it waits until
 // they have ended. Every kernel waits: so those before the last have ended too.
@@ -193,5 +185,12 @@ __device__ __forceinline__ i64 in_part(const Arguments& args, i64 row, i64 parts
   return (row * parts + part) * args.dim + channel;
 }
 
-// The frame that scan index i stands for.
-__device__ __forceinline__ i64 frame(const Arguments& args, i64 i) { return args.reverse ? args.seq - 1 - i : i; }
+// The frame that scan index i stands for. A kernel for tiles that the device copies is compiled for a direction, and says so by
+// ONE_DIRECTION before it includes this.
+__device__ __forceinline__ i64 frame_at(const Arguments& args, i64 i) {
+#if ONE_DIRECTION
+  return REVERSE ? args.seq - 1 - i : i;
+#else
+  return args.reverse ? args.seq - 1 - i : i;
+#endif
+}

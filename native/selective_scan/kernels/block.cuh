@@ -19,18 +19,6 @@ __device__ __forceinline__ bool any_of_warp(bool value) {
 #endif
 }
 
-// The mark of a thread's frame, of 32 neighbours in scan order whose indices the threads of a warp have, negative for no frame.
-// `last_index` is that of the last frame before these that is not skipped, and becomes that of the last of these.
-__device__ __forceinline__ u8 mark_in_warp(int index, int& last_index) {
-  const u32 taken = __ballot_sync(ALL_LANES, index >= 0), before = taken & ((1u << threadIdx.x % 32) - 1);
-  // Of the nearest before this that is not skipped, and of the last; anything where there is none.
-  const int neighbour = __shfl_sync(ALL_LANES, index, 31 - __clz(before));
-  const int last = __shfl_sync(ALL_LANES, index, 31 - __clz(taken));
-  const u8 mark = mark_of(index, before ? neighbour : last_index);
-  if (taken) last_index = last;
-  return mark;
-}
-
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of whole warps");
 static_assert((LANES & (LANES - 1)) == 0 && LANES <= 32, "a channel lies within a warp");
 

@@ -22,6 +22,7 @@
 // begin in the unrolled walk, too. The carrier's warp finds the marks. Of several passes (of more than SLOTS states, or both ways), all
 // but the first add to y.
 
+#define ONE_DIRECTION 1
 #define USE_B 1
 #define USE_C 1
 // Short rows gain 5% by a shorter start; for tiles of 32 frames the compiler then orders the loop over them in another way, which
@@ -31,6 +32,7 @@
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
+#include "marks.cuh"
 #include "block.cuh"
 #include "lanes.cuh"
 #include "bulk.cuh"

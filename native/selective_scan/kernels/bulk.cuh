@@ -21,9 +21,6 @@ struct alignas(128) TensorMap {
 // the tensor: what is brought of it from there is zero, too, but to take it away is an illegal instruction (H200).
 __device__ __forceinline__ int first_frame(const Arguments& args, int i) { return REVERSE ? (int)args.seq - i - TILE : i; }
 
-// `frame` of arguments.cuh, where a kernel is compiled for a direction.
-__device__ __forceinline__ i64 frame_at(const Arguments& args, i64 i) { return REVERSE ? args.seq - 1 - i : i; }
-
 // Where the frame of a tile lies that is walked after r others.
 __device__ __forceinline__ constexpr int in_tile(int r) { return REVERSE ? TILE - 1 - r : r; }
 

@@ -7,6 +7,7 @@
 // A block has one chunk of one batch row and CHANNELS channels; a thread has STATES states of a channel. A step is four frames,
 // whose operands are read one step ahead.
 
+#define ONE_DIRECTION 1
 #define USE_B !ADJOINTS
 #define USE_C ADJOINTS
 #define ONE_PASS 0

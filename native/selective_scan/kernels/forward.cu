@@ -23,6 +23,7 @@
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
+#include "marks.cuh"
 #include "rows.cuh"
 #include "lanes.cuh"
 
@@ -85,7 +86,7 @@ struct Incoming {
         , at_c(projection_at<RowsOfC>(args, place, args.groups_c, place.group_c, i0))
 #endif
 #if FINDS_MARKS
-        , indices(args.seq_idx + place.row * args.seq + frame(args, i0))
+        , indices(args.seq_idx + place.row * args.seq + frame_at(args, i0))
 #elif SEQ_IDX
         , marks(args.marks + place.row * args.seq + i0)
 #endif

@@ -12,7 +12,7 @@ struct Sequence {
   int rows;  // of the tile that there are
 
   __device__ __forceinline__ Sequence(const Arguments& args, const Place& place, const Thread& thread, i64 begin, int rows)
-      : origin((place.row * args.seq + frame(args, begin)) * args.dim + place.channel0 + thread.column),
+      : origin((place.row * args.seq + frame_at(args, begin)) * args.dim + place.channel0 + thread.column),
         stride(args.reverse ? -args.dim : args.dim),
         rows(rows) {}
 
@@ -115,7 +115,7 @@ struct Incoming {
 
   __device__ __forceinline__ void load(const Element* tensor, const Arguments& args, const Place& place, i64 groups, i64 group,
                                        i64 i0, int rows) {
-    const i64 first = (((place.row * args.seq + frame(args, i0)) * groups + group) * args.state + args.first_state) * COMPONENTS;
+    const i64 first = (((place.row * args.seq + frame_at(args, i0)) * groups + group) * args.state + args.first_state) * COMPONENTS;
     const i64 width = groups * args.state * COMPONENTS, stride = args.reverse ? -width : width;
     const int count = states_here(args) * COMPONENTS;
     each([&](int k, int r, int column) {

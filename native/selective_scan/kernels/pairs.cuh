@@ -146,8 +146,7 @@ __device__ __forceinline__ Marks marks_of([[maybe_unused]] const Arguments& args
   for (int first = 0; first < FRAMES; first += 32) {
     const int r = first + thread_anew() % 32;
 #if FINDS_MARKS
-    const int index = r < args.seq ? args.seq_idx[place.row * args.seq + frame(args, r)] : -1;
-    const int mark = mark_in_warp(index, last_index);
+    const int mark = mark_in_warp(index_at(args, place.row, r), last_index);
 #else
     const int mark = r < rows ? args.marks[place.row * args.seq + i0 + r] : MARK_SKIP;
 #endif

@@ -53,7 +53,7 @@ __device__ __forceinline__ bool find_components(const Arguments& args, Component
   const i64 contributions = args.units * args.blocks_per_unit;
   components.parts = row * args.parts_row + piece.parts +
                      (in_piece * contributions + group * parts_of(args, groups)) * SLOT_WIDTH + column;
-  components.target = (((row * args.seq + frame(args, i)) * groups + group) * args.state + args.first_state) * COMPONENTS + column;
+  components.target = (((row * args.seq + frame_at(args, i)) * groups + group) * args.state + args.first_state) * COMPONENTS + column;
   components.count = left < VECTOR ? (int)left : VECTOR;
   return true;
 }

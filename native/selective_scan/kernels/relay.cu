@@ -21,6 +21,7 @@
 // other. One that has marks is walked span by span: what comes from its first reset on before the states are there; all of it after, if
 // it skips frames alone. Of several passes (of more than SLOTS states, or both ways), all but the first add to y.
 
+#define ONE_DIRECTION 1
 #define USE_B 1
 #define USE_C 1
 #define ONE_PASS (!SEVERAL_PASSES)
@@ -28,6 +29,7 @@
 #include "number.cuh"
 #include "discretize.cuh"
 #include "arguments.cuh"
+#include "marks.cuh"
 #include "block.cuh"
 #include "lanes.cuh"
 #include "bulk.cuh"

@@ -1,38 +1,9 @@
 // The marks of a tile of packed rows, which the warp that walks it finds by itself.
 
 #if SEQ_IDX
-// The index of a frame in scan order, or −1 where there is none.
-__device__ __forceinline__ int index_at(const Arguments& args, u32 row, int i) {
-  return i >= 0 && i < args.seq ? args.seq_idx[row * args.seq + frame_at(args, i)] : -1;
-}
-
 // Of the frames of a tile, and of as many before them, a thread's each: what their marks are found by.
 __device__ __forceinline__ int index_for_marks(const Arguments& args, const Place& place, int number) {
   return index_at(args, row_anew(place), (number - 1) * TILE + thread_anew() % 32);
-}
-
-// The index of the last frame before this one, in scan order, that is not skipped, or −1. By all threads of a warp, which go back in wide
-// strides over long stretches of padding.
-__device__ __forceinline__ int index_before(const Arguments& args, u32 row, int end) {
-  constexpr int AT_ONCE = 4;
-#pragma unroll 1
-  for (; end > 0; end -= AT_ONCE * 32) {
-    int indices[AT_ONCE];
-#pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      indices[k] = index_at(args, row, end - (k + 1) * 32 + (int)(threadIdx.x % 32));
-    }
-    // All are taken up before one is given back: those that were left on their way, the walk would wait for, and with them for the indices
-    // of the next tile, every time (a scoreboard; a long row 7%, H200).
-    u32 taken[AT_ONCE];
-#pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) taken[k] = __ballot_sync(ALL_LANES, indices[k] >= 0);
-#pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      if (taken[k]) return __shfl_sync(ALL_LANES, indices[k], 31 - __clz(taken[k]));
-    }
-  }
-  return -1;
 }
 
 // Whether all frames of a tile go on with the sequence of the frame before it, from what all threads of its warp have of `index_for_marks`:
@@ -54,7 +25,7 @@ struct Marks {
     const int own = (int)(threadIdx.x % 32) - TILE;
     const u32 taken = __ballot_sync(ALL_LANES, index >= 0);
     int last = -1;
-    if (taken >> TILE && !(taken << TILE)) last = index_before(args, row_anew(place), (number - 1) * TILE);
+    if (taken >> TILE && !(taken << TILE)) last = index_before<4>(args, row_anew(place), (number - 1) * TILE);
     const u8 mark = mark_in_warp(index, last);
     const u32 bits = own < 0 ? 0 : (mark & MARK_RESET ? 1u << own : 0) | (mark & MARK_SKIP ? 1u << TILE << own : 0);
     const u32 all = __reduce_or_sync(ALL_LANES, bits);

@@ -132,14 +132,14 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
 
 // Cursors at the frame of scan index i0.
 __device__ __forceinline__ SequenceUnits::Cursor sequence_at(const Arguments& args, const Place& place, i64 i0) {
-  const i64 first = (place.row * args.seq + frame(args, i0)) * args.dim + place.channel0;
+  const i64 first = (place.row * args.seq + frame_at(args, i0)) * args.dim + place.channel0;
   return {first, args.reverse ? -args.dim : args.dim, place.channels};
 }
 
 template <typename U>
 __device__ __forceinline__ typename U::Cursor projection_at(const Arguments& args, const Place& place, i64 groups, i64 group,
                                                             i64 i0) {
-  const i64 first = ((place.row * args.seq + frame(args, i0)) * groups + group) * args.state + first_state(args);
+  const i64 first = ((place.row * args.seq + frame_at(args, i0)) * groups + group) * args.state + first_state(args);
   const i64 stride = groups * args.state * COMPONENTS;
   return {first * COMPONENTS, args.reverse ? -stride : stride, states_here(args) * COMPONENTS};
 }

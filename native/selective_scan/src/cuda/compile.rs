@@ -66,6 +66,7 @@ pub(super) const HEADERS: &[(&CStr, &str)] = &[
     source!("number.cuh"),
     source!("discretize.cuh"),
     source!("arguments.cuh"),
+    source!("marks.cuh"),
     source!("block.cuh"),
     source!("rows.cuh"),
     source!("lanes.cuh"),

@@ -24,6 +24,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "kernels/gradients.cuh",
     "kernels/lanes.cuh",
     "kernels/marks.cu",
+    "kernels/marks.cuh",
     "kernels/number.cuh",
     "kernels/owners.cuh",
     "kernels/pairs.cuh",
