@@ -136,10 +136,13 @@ __device__ __forceinline__ int states_here(const Arguments& args) {
   return left < PASS_SLOTS ? (int)left : PASS_SLOTS;
 }
 
-// Where the states of this pass lie, of a channel in a row of {rows, dim, state}; and of those that are kept before the frame
-// number · boundary_interval of a row.
+// Where the states of this pass lie, of a channel in a row of {rows, dim, state}; of those before a chunk, or that it ends with if it
+// begins with zero; and of those that are kept before the frame number · boundary_interval of a row.
 __device__ __forceinline__ i64 state_at(const Arguments& args, i64 row, i64 channel) {
   return (row * args.dim + channel) * args.state + first_state(args);
+}
+__device__ __forceinline__ State* chunk_state_at(const Arguments& args, i64 in_chunk) {
+  return args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
 }
 __device__ __forceinline__ State* boundary_state_at(const Arguments& args, i64 row, i64 number, i64 channel) {
   return args.boundary_states + state_at(args, row * args.boundary_count + number, channel);

@@ -153,7 +153,7 @@ __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments
 #if ADJOINTS
   State* to = args.adjoint_ends + in_chunk * SLOTS;
 #else
-  State* to = args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
+  State* to = chunk_state_at(args, in_chunk);
 #endif
   store_states<PACK>(thread.carried, to, SLOTS, lane);  // zero beyond the last
   if (lane == 0) args.delta_sums[in_chunk] = thread.delta_sum;

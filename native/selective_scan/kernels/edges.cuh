@@ -121,8 +121,7 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
   const State* from = nullptr;
   i64 step = args.state;
   if (chunk > 0) {
-    const i64 in_chunk = in_part(args, place.row, args.chunks, chunk, channel);
-    from = args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
+    from = chunk_state_at(args, in_part(args, place.row, args.chunks, chunk, channel));
     step = args.chunk_states_width;
   } else if (args.write_final && args.initial_state) {
     from = args.initial_state + state_at(args, place.row, channel);

@@ -178,7 +178,7 @@ __device__ __forceinline__ bool take_parameters(State (&a)[STATES], Thread& thre
 // does prefix.cu for all chunks; where there are few, each block does it for its own in less time than a launch takes.
 __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& args, const Place& place, int round) {
   constexpr int AT_ONCE = STATES > 4 ? 4 : 8;  // chunks that are read before they are used: what registers have room for
-  const i64 first = place.row * args.chunks;
+  const i64 first = place.row * args.chunks;  // found once: by `in_part`, each address takes more operations
 #pragma unroll 1
   for (i64 chunk = 0; chunk < place.chunk; chunk += AT_ONCE) {
     State ends[AT_ONCE][STATES];
@@ -229,8 +229,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   for (int s = 0; s < STATES; s++) thread.product[s] = to_state(1);
 #else
   if (!JOINS && place.chunk > 0) {
-    const i64 in_chunk = in_part(args, place.row, args.chunks, place.chunk, thread.channel);
-    before = args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
+    before = chunk_state_at(args, in_part(args, place.row, args.chunks, place.chunk, thread.channel));
   } else if (write_final(args) && args.initial_state) {
     before = args.initial_state + state_at(args, place.row, thread.channel);
   }
@@ -295,8 +294,7 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
     const int first = round * SLOTS;
 #if SUMMARY
     const i64 in_chunk = in_part(args, place.row, args.chunks, place.chunk, thread.channel);
-    State* end = args.chunk_states + in_chunk * args.chunk_states_width + args.chunk_states_first;
-    store_states<PACK>(thread.h, end + first, SLOTS, thread.lane);  // zero beyond the last
+    store_states<PACK>(thread.h, chunk_state_at(args, in_chunk) + first, SLOTS, thread.lane);  // zero beyond the last
 #if DECAY_BY_SUM
     if (thread.lane == 0) args.delta_sums[in_chunk] = thread.delta_sum;
 #else
@@ -304,7 +302,7 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
 #endif
 #else
     if (write_final(args) && args.final_state && (!CUT || place.chunk == args.chunks - 1)) {
-      State* after = args.final_state + (place.row * args.dim + thread.channel) * args.state + first_state(args);
+      State* after = args.final_state + state_at(args, place.row, thread.channel);
       store_states(thread.h, after + first, states_of_round(thread, args, round), thread.lane);
     }
 #endif
