@@ -25,9 +25,10 @@ static_assert(!ROW_IS_TILE && TILES == 1, "a chunk is walked tile by tile");
 
 // What the walk of the adjoints reads, from the last span of a tile on: it is on its way before the walk begins.
 struct IncomingAdjoints {
-  Pair dt[AHEAD], dy[AHEAD], z[AHEAD];
+  Pair dt[AHEAD];
+  IncomingSource sources[AHEAD];
 
-  __device__ __forceinline__ IncomingAdjoints(const Arguments& args, const Sequence& sequence, const Thread& thread) : z{} {
+  __device__ __forceinline__ IncomingAdjoints(const Arguments& args, const Sequence& sequence, const Thread& thread) {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
       const int span = (sequence.rows - 1) / SPAN - k, r = span * SPAN + thread.lane;
@@ -37,10 +38,7 @@ struct IncomingAdjoints {
 
   __device__ __forceinline__ void load(const Arguments& args, const Thread& thread, int k, i64 at, bool owned) {
     dt[k] = Sequence::load<STREAMS>(args.dt, thread, at, owned);
-    dy[k] = Sequence::load<STREAMS>(args.dy, thread, at, owned);
-#if HAS_Z
-    z[k] = Sequence::load<STREAMS>(args.z, thread, at, owned);
-#endif
+    sources[k].load(args, thread, at, owned);
   }
 };
 
@@ -109,7 +107,7 @@ __device__ __forceinline__ void walk_adjoints(const Warp& warp, const Arguments&
         const bool present = sequence.owns(thread, r) && !marks.skip(r);
         Real delta[PAIR], values[PAIR], by_z[PAIR];
         own_delta(delta, warp, args, thread, incoming.dt[ahead], present);
-        own_dy(values, by_z, incoming.dy[ahead], incoming.z[ahead], marks.skip(r));
+        own_dy(values, by_z, incoming.sources[ahead], marks.skip(r));
         put(thread.frames, thread, at, delta);
         put_source(thread, args, at, values);
 #if DECAY_BY_SUM

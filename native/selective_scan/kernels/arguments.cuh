@@ -99,7 +99,7 @@ struct Arguments {
   int last_pass;
   int accumulate;           // the sums over time hold the other direction already
   int last_direction;
-  int write_final;          // this pass ends in final_state, or begins with its gradient
+  int first_direction;      // it alone begins with initial_state and ends in final_state, or with and in their gradients
   int sums_go_on;           // sums over time go on from piece to piece, and reduce.cu has them after the last; else after each
 
   // Of relay.cu, where its blocks share strips.

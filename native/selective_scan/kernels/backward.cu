@@ -179,14 +179,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_backward(
 #if TILES > 1
       if (tile >= TILES_NOT_KEPT && tile < last) restore(h, states_before(thread, tile));
 #endif
-      const FirstBack first_back(args, sequence, thread);
+      const IncomingSource last_source(args, sequence, thread, (rows - 1) / SPAN * SPAN + thread.lane);
       const auto walk = [&](const Marks& marks) {
 #if PARTS > 1
         keep_states(thread, h, marks);
 #else
         walk_states<true>(warp, args, sequence, thread, h, first_span, marks);
 #endif
-        walk_back(warp, args, sequence, thread, first_back, marks, before_segment / SPAN);
+        walk_back(warp, args, sequence, thread, last_source, marks, before_segment / SPAN);
       };
 #if SEQ_IDX
       // Selections at every frame cost a third of all else: most tiles do without. So do frames that there are not, whose marks say

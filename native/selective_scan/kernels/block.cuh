@@ -24,7 +24,7 @@ static_assert((LANES & (LANES - 1)) == 0 && LANES <= 32, "a channel lies within 
 
 // What one pass alone is: the first, of all states, in the only direction.
 __device__ __forceinline__ i64 first_state(const Arguments& args) { return ONE_PASS ? 0 : args.first_state; }
-__device__ __forceinline__ bool write_final(const Arguments& args) { return ONE_PASS || args.write_final; }
+__device__ __forceinline__ bool first_direction(const Arguments& args) { return ONE_PASS || args.first_direction; }
 
 // Which rows and channels a block works on; CUT: and which of several parts of a row; GROUPED: and which groups of b and c, of which
 // one has several. Without these there is nothing to divide: to find its place takes a block a tenth of a short pass, and all that

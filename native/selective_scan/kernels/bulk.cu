@@ -89,8 +89,6 @@ struct alignas(SWIZZLED ? SWIZZLED_BYTES : 128) Outputs {
 };
 #endif
 
-#include "spans.cuh"
-
 // The values and rates of the states of each thread.
 typedef Real Pairs[STATES][THREADS][2];
 

@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_adjoints(Thread& thread, const Arguments& a
   if (!ROW_IS_TILE && course.end < (JOINS ? course.segment_end : args.seq)) {
     from = args.segment_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
     step = SLOTS;
-  } else if (args.write_final && args.dfinal_state) {
+  } else if (args.first_direction && args.dfinal_state) {
     from = args.dfinal_state + state_at(args, row, channel);
   }
   load_pair(thread.adjoint, thread, args, from, step);
@@ -102,7 +102,7 @@ __device__ __forceinline__ void store_adjoints(const Thread& thread, const Argum
   State* to = args.segment_adjoints + in_part(args, row, args.segments, course.segment, channel) * SLOTS;
   i64 step = SLOTS;
   if (ROW_IS_TILE || course.first == 0) {
-    if (!(args.write_final && args.dinitial_state)) return;
+    if (!(args.first_direction && args.dinitial_state)) return;
     to = args.dinitial_state + state_at(args, row, channel);
     step = args.state;
   } else if (course.first == course.segment * args.segment) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void load_start(PairStates& h, const Thread& thread, 
   if (chunk > 0) {
     from = chunk_state_at(args, in_part(args, place.row, args.chunks, chunk, channel));
     step = args.chunk_states_width;
-  } else if (args.write_final && args.initial_state) {
+  } else if (args.first_direction && args.initial_state) {
     from = args.initial_state + state_at(args, place.row, channel);
   }
   load_pair(h, thread, args, from, step);

@@ -58,8 +58,8 @@ struct Tile {
 
 // What is on its way to the next tile, and where the tile after that lies.
 struct Incoming {
-  SequenceUnits::Cursor sequence;
-  SequenceUnits::Raw dt, x;
+  SequencePatches::Cursor sequence;
+  SequencePatches::Raw dt, x;
 #if TILE_B
   RowsOfB::Cursor at_b;
   RowsOfB::Raw b;
@@ -107,7 +107,7 @@ struct Owned {
   __device__ __forceinline__ Owned([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Place& place) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
-      [[maybe_unused]] const int column = SequenceUnits::first_column() + e;
+      [[maybe_unused]] const int column = SequencePatches::first_column() + e;
 #if HAS_DT_BIAS
       dt_bias[e] = column < place.channels ? args.dt_bias[place.channel0 + column] : (Real)0;
 #endif
@@ -121,16 +121,16 @@ struct Owned {
 // What the owner of an element needs to finish it.
 struct Finishing {
 #if SEQ_IDX
-  u32 marks[SequenceUnits::EACH];  // a byte a frame
+  u32 marks[SequencePatches::EACH];  // a byte a frame
 #endif
 #if HAS_D
-  SequenceUnits::Raw x;
+  SequencePatches::Raw x;
 #endif
 #if HAS_Z
-  SequenceUnits::Raw z;
+  SequencePatches::Raw z;
 #endif
 #if SEVERAL_PASSES
-  SequenceUnits::Packs<Real> sum;  // what earlier passes have come to
+  SequencePatches::Packs<Real> sum;  // what earlier passes have come to
 #endif
 };
 
@@ -198,23 +198,23 @@ __device__ __forceinline__ bool store_marks(Tile& tile, const Incoming& in) {
 template <bool WHOLE>
 __device__ __forceinline__ bool store_tile(Tile& tile, Incoming& in, [[maybe_unused]] const Owned& owned,
                                            const Arguments& args, const Place& place, int rows) {
-  SequenceUnits::each([&](int k, int r, int column) {
+  SequencePatches::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
       [[maybe_unused]] Real bias = 0, slope;
 #if HAS_DT_BIAS
       bias = owned.dt_bias[e];
 #endif
-      Real delta[SequenceUnits::FRAMES], x[SequenceUnits::FRAMES];
+      Real delta[SequencePatches::FRAMES], x[SequencePatches::FRAMES];
 #pragma unroll
-      for (int f = 0; f < SequenceUnits::FRAMES; f++) {
+      for (int f = 0; f < SequencePatches::FRAMES; f++) {
         const bool here = WHOLE || (r + f < rows && column < place.channels);
         delta[f] = here ? step_size(args, in.dt[k][f].real(e), bias, slope) : (Real)0;
         x[f] = scale_input(in.x[k][f].real(e), delta[f]);
       }
       const int row = e * ROW_STEP + column / VECTOR;
-      SequenceUnits::put(tile.delta, row, r, delta);
-      SequenceUnits::put(tile.x, row, r, x);
+      SequencePatches::put(tile.delta, row, r, delta);
+      SequencePatches::put(tile.x, row, r, x);
     }
   });
 #if TILE_B
@@ -246,10 +246,10 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
                                                [[maybe_unused]] int rows, [[maybe_unused]] bool marked) {
 #if SEQ_IDX
   // Now, because the tile's next marks are written by another thread than this.
-  SequenceUnits::each([&](int k, int r, int) {
+  SequencePatches::each([&](int k, int r, int) {
     finishing.marks[k] = 0;
 #pragma unroll
-    for (int f = 0; f < SequenceUnits::FRAMES; f++) finishing.marks[k] |= marked ? (u32)tile.marks[r + f] << 8 * f : 0;
+    for (int f = 0; f < SequencePatches::FRAMES; f++) finishing.marks[k] |= marked ? (u32)tile.marks[r + f] << 8 * f : 0;
   });
 #endif
 #if HAS_D
@@ -268,12 +268,12 @@ template <bool WHOLE>
 __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] const Finishing& finishing, const Incoming& in,
                                             [[maybe_unused]] const Owned& owned, const Arguments& args, const Place& place,
                                             int rows) {
-  SequenceUnits::each([&](int k, int r, int column) {
-    Real sums[VECTOR][SequenceUnits::FRAMES];
+  SequencePatches::each([&](int k, int r, int column) {
+    Real sums[VECTOR][SequencePatches::FRAMES];
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) load_reals(sums[e], &tile.x[e * ROW_STEP + column / VECTOR][r]);
 #pragma unroll
-    for (int f = 0; f < SequenceUnits::FRAMES; f++) {
+    for (int f = 0; f < SequencePatches::FRAMES; f++) {
       if (!WHOLE && (r + f >= rows || column >= place.channels)) continue;
       const i64 at = in.sequence.at[k] + (f - AHEAD * TILE) * in.sequence.stride;
       Real y[VECTOR];

@@ -97,6 +97,24 @@ struct Sequence {
   }
 };
 
+// What the source of the adjoints is made of in a frame that the thread owns, on its way from memory.
+struct IncomingSource {
+  Pair dy, z{};
+
+  IncomingSource() = default;
+  // Of frame r of a tile.
+  __device__ __forceinline__ IncomingSource(const Arguments& args, const Sequence& sequence, const Thread& thread, int r) {
+    load(args, thread, sequence.at(r), sequence.owns(thread, r));
+  }
+
+  __device__ __forceinline__ void load(const Arguments& args, const Thread& thread, i64 at, bool owned) {
+    dy = Sequence::load<STREAMS>(args.dy, thread, at, owned);
+#if HAS_Z
+    z = Sequence::load<STREAMS>(args.z, thread, at, owned);
+#endif
+  }
+};
+
 // A tile of a projection on its way from memory to the block.
 template <int COUNT>
 struct Incoming {
@@ -244,13 +262,13 @@ __device__ __forceinline__ void own_delta(Real (&delta)[PAIR], [[maybe_unused]] 
 }
 
 // The gradient of y before the gate, of that frame. `by_z`: its derivative by z.
-__device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Real (&by_z)[PAIR], const Pair& dy,
-                                       [[maybe_unused]] const Pair& z, bool skipped) {
+__device__ __forceinline__ void own_dy(Real (&values)[PAIR], [[maybe_unused]] Real (&by_z)[PAIR], const IncomingSource& incoming,
+                                       bool skipped) {
 #pragma unroll
   for (int p = 0; p < PAIR; p++) {
-    values[p] = skipped ? (Real)0 : dy.real(p);
+    values[p] = skipped ? (Real)0 : incoming.dy.real(p);
 #if HAS_Z
-    const Real gate = skipped ? (Real)0 : z.real(p), s = sigmoid(gate);
+    const Real gate = skipped ? (Real)0 : incoming.z.real(p), s = sigmoid(gate);
     by_z[p] = values[p] * (s * ((Real)1 + gate * ((Real)1 - s)));
     values[p] *= gate * s;
 #endif

@@ -319,11 +319,10 @@ __device__ __forceinline__ void sum_channels(Real* sums, const Thread& thread, S
 
 // Walks a tile back, to span number `least`.
 __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, const Sequence& sequence, Thread& thread,
-                                          const FirstBack& first_span, const Marks& marks, int least) {
+                                          IncomingSource incoming, const Marks& marks, int least) {
   const int spans = (sequence.rows + SPAN - 1) / SPAN, last = (spans - 1) * SPAN + thread.lane;
   i64 at = sequence.at(last);
   bool owned = sequence.owns(thread, last);
-  Pair dy = first_span.dy, z = first_span.z;
 #pragma unroll 1
   for (int k = spans - 1; k >= least; k--) {
     const int first = k * SPAN;
@@ -333,7 +332,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
 #endif
     if (is_owner(thread)) {
       Real values[PAIR], by_z[PAIR];
-      own_dy(values, by_z, dy, z, marks.skip(row));
+      own_dy(values, by_z, incoming, marks.skip(row));
 #if HAS_D
       store_reals(warp.dy_before_gate[thread.place], values);
 #endif
@@ -375,10 +374,7 @@ __device__ __forceinline__ void walk_back(Warp& warp, const Arguments& args, con
       // there is z, costs registers.
       if (p == 0 && (HAS_Z || k > least)) {
         const bool next = k > least && sequence.owns(thread, 0);  // a span that is not the last is whole
-        dy = Sequence::load<STREAMS>(args.dy, thread, at - SPAN * sequence.stride, next);
-#if HAS_Z
-        z = Sequence::load<STREAMS>(args.z, thread, at - SPAN * sequence.stride, next);
-#endif
+        incoming.load(args, thread, at - SPAN * sequence.stride, next);
       }
     }
 #if TILE_B || TILE_C

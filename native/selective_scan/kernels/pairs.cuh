@@ -12,8 +12,8 @@
 // Warps that have the same frames, and these: of a tile, they walk one of PARTS parts.
 #define WARPS_EACH (WARPS / PARTS)
 #define PART_FRAMES (TILE / PARTS)
-// Units of a lane's reals in a frame of a span's dB or dC.
-#define UNITS (SPAN * LANES)
+// Slices of a span's dB or dC: what a lane has of a frame.
+#define SLICES (SPAN * LANES)
 // Reals of a span of all channels of a warp.
 #define FRAMES_REALS (PAIR * CHANNELS_PER_WARP * SPAN)
 #define START_REALS (PAIR * 32 * LANE_WIDTH)

@@ -2,17 +2,11 @@
 
 // The sources of the adjoints in the frames of a part: they are on their way before the tile has come.
 struct AdjointSources {
-  Pair dy[SPANS], z[SPANS];
+  IncomingSource of[SPANS];
 
-  __device__ __forceinline__ AdjointSources(const Arguments& args, const Sequence& sequence, const Thread& thread) : z{} {
+  __device__ __forceinline__ AdjointSources(const Arguments& args, const Sequence& sequence, const Thread& thread) {
 #pragma unroll
-    for (int k = 0; k < SPANS; k++) {
-      const int r = k * SPAN + thread.lane;
-      dy[k] = Sequence::load<STREAMS>(args.dy, thread, sequence.at(r), sequence.owns(thread, r));
-#if HAS_Z
-      z[k] = Sequence::load<STREAMS>(args.z, thread, sequence.at(r), sequence.owns(thread, r));
-#endif
-    }
+    for (int k = 0; k < SPANS; k++) of[k] = IncomingSource(args, sequence, thread, k * SPAN + thread.lane);
   }
 };
 
@@ -26,7 +20,7 @@ __device__ __forceinline__ void put_part(const Warp& warp, const Arguments& args
       const bool skipped = marks.skip(r);
       Real delta[PAIR], x[PAIR], source[PAIR], by_z[PAIR];
       own_delta(delta, warp, args, thread, first.dt[k], sequence.owns(thread, r) && !skipped);
-      own_dy(source, by_z, sources.dy[k], sources.z[k], skipped);
+      own_dy(source, by_z, sources.of[k], skipped);
 #pragma unroll
       for (int p = 0; p < PAIR; p++) x[p] = skipped ? (Real)0 : first.x[k].real(p);
       put(thread.frames, thread, k, delta);

@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_prefix(const Argument
   const State a = finite_rate(args.a[line.channel * args.state + n]);
   wait_for_kernels_before();
   const State* given = ADJOINTS ? args.dfinal_state : args.initial_state;
-  State carried = args.write_final && given ? given[(line.row * args.dim + line.channel) * args.state + n] : to_state(0);
+  State carried = args.first_direction && given ? given[(line.row * args.dim + line.channel) * args.state + n] : to_state(0);
   // Before the chunks of the first segment there is none.
   const u32 together = ADJOINTS ? (u32)args.segment / (u32)args.chunk : 1;
   const i64 count = args.chunks + 1 - together;

@@ -49,7 +49,6 @@ static_assert(!CUT, "rows have no chunks");
 static_assert(!SEQ_IDX || TILE == 16, "a warp has a thread for each frame of a tile, and for as many before it");
 static_assert(SPAN % 2 == 0, "a span is made of pairs of frames");
 
-#include "spans.cuh"
 #include "owners.cuh"
 
 // As the engine copies it, each tensor's part at a multiple of 128 bytes.
@@ -185,6 +184,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   const int warp = of_warp((int)threadIdx.x / 32);
   OfWarp& own = shared.warps[warp];
   const bool asks = is_elected();
+  // Every block has a row: the grid is rounded up from 65,536 rows on alone (Blocks of launch.rs), and the policy leaves the relay three
+  // strips a multiprocessor at most.
   const Course course(args);
   // A warp asks for its first tile, then for its parameters, and for the next tile while these are on their way: what it begins with comes
   // all at once.

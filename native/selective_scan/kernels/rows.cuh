@@ -1,16 +1,16 @@
 // Tiles of frames as rows in shared memory: one row a channel, and one a component of b and of c, with TILE frames.
 //
 // A thread that walks its channel reads four frames at a time, in one access of 16 bytes where Real is f32. In device
-// memory it is channels that are neighbours. So a thread takes units of FRAMES frames × VECTOR channels through its
+// memory it is channels that are neighbours. So a thread takes patches of FRAMES frames × VECTOR channels through its
 // registers, where turning them over costs nothing, and everything that happens to an element before the scan happens
-// there. The same thread takes the same units of a tile in and out, so only the walk needs a barrier.
+// there. The same thread takes the same patches of a tile in and out, so only the walk needs a barrier.
 //
 // Banks: PITCH is an odd number of 16 bytes, so eight neighbouring rows lie on all banks. Channels k apart from a
-// unit's first lie CHANNELS / VECTOR · k rows apart from it, so the threads of a warp write neighbouring rows too.
+// patch's first lie CHANNELS / VECTOR · k rows apart from it, so the threads of a warp write neighbouring rows too.
 
 #include "block.cuh"
 
-// Rows from a channel of a unit to the next.
+// Rows from a channel of a patch to the next.
 #define ROW_STEP (CHANNELS / VECTOR)
 #define PER_16_BYTES ((int)(16 / sizeof(Real)))
 #define PITCH (TILE / PER_16_BYTES % 2 ? TILE : TILE + PER_16_BYTES)
@@ -24,7 +24,7 @@ __device__ __forceinline__ int column_of(int row) { return row % ROW_STEP * VECT
 
 // How WIDTH rows are dealt to the threads, COUNT at a time.
 template <int WIDTH, int COUNT>
-struct Units {
+struct Patches {
   static constexpr int PER_FRAME = WIDTH / COUNT;
   static constexpr int SHARE = TILE * PER_FRAME / THREADS;
   static constexpr int MOST = 4 < PER_16_BYTES ? 4 : PER_16_BYTES;
@@ -35,23 +35,23 @@ struct Units {
   using Packs = Pack<Stored, COUNT>[EACH][FRAMES];
   typedef Packs<Element> Raw;
 
-  // The first column of all units of the thread, where these are the same.
+  // The first column of all patches of the thread, where these are the same.
   static __device__ __forceinline__ int first_column() {
     static_assert(EACH == 1 || THREADS % PER_FRAME == 0, "a thread stays with its columns");
     return (int)threadIdx.x % PER_FRAME * COUNT;
   }
 
-  // Calls f(number, first frame, first column) for each unit of this thread.
+  // Calls f(number, first frame, first column) for each patch of this thread.
   template <typename F>
   static __device__ __forceinline__ void each(F f) {
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-      const int unit = k * THREADS + (int)threadIdx.x;
-      if (ALL % THREADS == 0 || unit < ALL) f(k, unit / PER_FRAME * FRAMES, unit % PER_FRAME * COUNT);
+      const int patch = k * THREADS + (int)threadIdx.x;
+      if (ALL % THREADS == 0 || patch < ALL) f(k, patch / PER_FRAME * FRAMES, patch % PER_FRAME * COUNT);
     }
   }
 
-  // Where the thread's units of a tile lie in a tensor: carried from tile to tile, since products of 64 bits cost more
+  // Where the thread's patches of a tile lie in a tensor: carried from tile to tile, since products of 64 bits cost more
   // than all else that is done to an element.
   struct Cursor {
     i64 at[EACH], stride;
@@ -83,15 +83,15 @@ struct Units {
     }
   };
 
-  // Writes `values` of element e of a unit to its row.
+  // Writes `values` of element e of a patch to its row.
   static __device__ __forceinline__ void put(Real (*rows)[PITCH], int row, int r, const Real (&values)[FRAMES]) {
     store_reals(&rows[row][r], values);
   }
 };
 
-typedef Units<CHANNELS, VECTOR> SequenceUnits;
-typedef Units<PASS_WIDTH, VECTOR_B> RowsOfB;
-typedef Units<PASS_WIDTH, VECTOR_C> RowsOfC;
+typedef Patches<CHANNELS, VECTOR> SequencePatches;
+typedef Patches<PASS_WIDTH, VECTOR_B> RowsOfB;
+typedef Patches<PASS_WIDTH, VECTOR_C> RowsOfC;
 
 // A tile of a projection.
 #if TIME_LANES > 1
@@ -100,11 +100,11 @@ typedef Units<PASS_WIDTH, VECTOR_C> RowsOfC;
 #define OWN_FRAMES (TILE / TIME_LANES)
 typedef Real Projection[TIME_LANES][OWN_FRAMES * SLOT_WIDTH + 2 * PER_16_BYTES];
 
-template <typename U, int COUNT>
-__device__ __forceinline__ void store_projection(Projection& tile, const typename U::Raw& raw) {
-  U::each([&](int k, int r, int column) {
+template <typename P, int COUNT>
+__device__ __forceinline__ void store_projection(Projection& tile, const typename P::Raw& raw) {
+  P::each([&](int k, int r, int column) {
 #pragma unroll
-    for (int f = 0; f < U::FRAMES; f++) {
+    for (int f = 0; f < P::FRAMES; f++) {
       Real values[COUNT];
 #pragma unroll
       for (int e = 0; e < COUNT; e++) values[e] = raw[k][f].real(e);
@@ -116,28 +116,28 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
 // Turned over: component `column` of a frame lies in the row of that number.
 typedef Real Projection[PASS_WIDTH][PITCH];
 
-template <typename U, int COUNT>
-__device__ __forceinline__ void store_projection(Projection& tile, const typename U::Raw& raw) {
-  U::each([&](int k, int r, int column) {
+template <typename P, int COUNT>
+__device__ __forceinline__ void store_projection(Projection& tile, const typename P::Raw& raw) {
+  P::each([&](int k, int r, int column) {
 #pragma unroll
     for (int e = 0; e < COUNT; e++) {
-      Real values[U::FRAMES];
+      Real values[P::FRAMES];
 #pragma unroll
-      for (int f = 0; f < U::FRAMES; f++) values[f] = raw[k][f].real(e);
-      U::put(tile, column + e, r, values);
+      for (int f = 0; f < P::FRAMES; f++) values[f] = raw[k][f].real(e);
+      P::put(tile, column + e, r, values);
     }
   });
 }
 #endif
 
 // Cursors at the frame of scan index i0.
-__device__ __forceinline__ SequenceUnits::Cursor sequence_at(const Arguments& args, const Place& place, i64 i0) {
+__device__ __forceinline__ SequencePatches::Cursor sequence_at(const Arguments& args, const Place& place, i64 i0) {
   const i64 first = (place.row * args.seq + frame_at(args, i0)) * args.dim + place.channel0;
   return {first, args.reverse ? -args.dim : args.dim, place.channels};
 }
 
-template <typename U>
-__device__ __forceinline__ typename U::Cursor projection_at(const Arguments& args, const Place& place, i64 groups, i64 group,
+template <typename P>
+__device__ __forceinline__ typename P::Cursor projection_at(const Arguments& args, const Place& place, i64 groups, i64 group,
                                                             i64 i0) {
   const i64 first = ((place.row * args.seq + frame_at(args, i0)) * groups + group) * args.state + first_state(args);
   const i64 stride = groups * args.state * COMPONENTS;

@@ -230,7 +230,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
 #else
   if (!JOINS && place.chunk > 0) {
     before = chunk_state_at(args, in_part(args, place.row, args.chunks, place.chunk, thread.channel));
-  } else if (write_final(args) && args.initial_state) {
+  } else if (first_direction(args) && args.initial_state) {
     before = args.initial_state + state_at(args, place.row, thread.channel);
   }
 #endif
@@ -301,7 +301,7 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
     store_states<PACK>(thread.product, args.decays + in_chunk * PASS_SLOTS + first, SLOTS, thread.lane);
 #endif
 #else
-    if (write_final(args) && args.final_state && (!CUT || place.chunk == args.chunks - 1)) {
+    if (first_direction(args) && args.final_state && (!CUT || place.chunk == args.chunks - 1)) {
       State* after = args.final_state + state_at(args, place.row, thread.channel);
       store_states(thread.h, after + first, states_of_round(thread, args, round), thread.lane);
     }

@@ -3,14 +3,15 @@
 // are due, and sums over lanes are taken one group later.
 
 // Frames whose outputs are summed over the lanes together.
-#define GROUP (LANES > 4 ? LANES : 4)
+#define GROUP (LANES > SPAN ? LANES : SPAN)
 static_assert(SPANS > 1, "there is a span to look ahead to");
 static_assert(TILE % GROUP == 0, "a tile is made of whole groups");
 
-// Marks of four frames, a byte each.
+// Marks of a span, a byte each.
+static_assert(SPAN == sizeof(u32), "they are a word");
 __device__ __forceinline__ u32 marks_of([[maybe_unused]] const Tile& tile, [[maybe_unused]] int span) {
 #if SEQ_IDX
-  return *reinterpret_cast<const u32*>(&tile.marks[span * 4]);
+  return *reinterpret_cast<const u32*>(&tile.marks[span * SPAN]);
 #else
   return 0;
 #endif
@@ -18,32 +19,32 @@ __device__ __forceinline__ u32 marks_of([[maybe_unused]] const Tile& tile, [[may
 
 // WHOLE, here and below: every frame takes part, and none begins a sequence.
 template <bool WHOLE>
-__device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, int span, Real (&delta)[4]) {
-  load_reals(delta, &tile.delta[thread.row][span * 4]);
+__device__ __forceinline__ void fetch_deltas(const Tile& tile, Thread& thread, int span, Real (&delta)[SPAN]) {
+  load_reals(delta, &tile.delta[thread.row][span * SPAN]);
 #if SUMMARY && DECAY_BY_SUM
   const u32 marks = WHOLE ? 0 : marks_of(tile, span);
 #pragma unroll
-  for (int g = 0; g < 4; g++) {
+  for (int g = 0; g < SPAN; g++) {
     if (!(marks >> 8 * g & MARK_SKIP)) thread.delta_sum += delta[g];
   }
 #endif
 }
 
-// Four frames of a state of a projection.
-__device__ __forceinline__ void fetch_projection(const Projection& rows, int slot, int span, State (&values)[4]) {
+// A span of a state of a projection.
+__device__ __forceinline__ void fetch_projection(const Projection& rows, int slot, int span, State (&values)[SPAN]) {
 #if COMPLEX
-  Real re[4], im[4];
-  load_reals(re, &rows[2 * slot][span * 4]);
-  load_reals(im, &rows[2 * slot + 1][span * 4]);
+  Real re[SPAN], im[SPAN];
+  load_reals(re, &rows[2 * slot][span * SPAN]);
+  load_reals(im, &rows[2 * slot + 1][span * SPAN]);
 #pragma unroll
-  for (int g = 0; g < 4; g++) values[g] = {re[g], im[g]};
+  for (int g = 0; g < SPAN; g++) values[g] = {re[g], im[g]};
 #else
-  load_reals(values, &rows[slot][span * 4]);
+  load_reals(values, &rows[slot][span * SPAN]);
 #endif
 }
 
-__device__ __forceinline__ void fetch_x(const Tile& tile, const Thread& thread, int span, Real (&x)[4]) {
-  load_reals(x, &tile.x[thread.row][span * 4]);
+__device__ __forceinline__ void fetch_x(const Tile& tile, const Thread& thread, int span, Real (&x)[SPAN]) {
+  load_reals(x, &tile.x[thread.row][span * SPAN]);
 }
 
 __device__ __forceinline__ void fetch_projections([[maybe_unused]] const Tile& tile, [[maybe_unused]] const Thread& thread,
@@ -71,9 +72,9 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
   for (int r = 0; r < rows; r += GROUP) {
     Real y[GROUP];
 #pragma unroll
-    for (int p = 0; p < GROUP; p += 4) {
-      const int span = (r + p) / 4;
-      Real delta[4];
+    for (int p = 0; p < GROUP; p += SPAN) {
+      const int span = (r + p) / SPAN;
+      Real delta[SPAN];
       Operands operands;
       SpanCoefficients k;
       fetch_deltas<WHOLE>(tile, thread, span, delta);
@@ -92,7 +93,7 @@ __device__ __forceinline__ void walk_groups(Tile& tile, Thread& thread, int rows
 __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) {
   Operands operands;
   SpanCoefficients k;
-  Real ahead[4], last[GROUP];
+  Real ahead[SPAN], last[GROUP];
   fetch_deltas<true>(tile, thread, 0, ahead);
   fetch_x(tile, thread, 0, operands.x);
   fetch_projections(tile, thread, 0, 0, operands);
@@ -107,8 +108,8 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) 
     }
     Real y[GROUP];
 #pragma unroll
-    for (int p = 0; p < GROUP; p += 4) {
-      const int span = (r + p) / 4;
+    for (int p = 0; p < GROUP; p += SPAN) {
+      const int span = (r + p) / SPAN;
       Operands next_operands;
       SpanCoefficients next_k;
       if (span + 1 < SPANS) {
@@ -117,7 +118,7 @@ __device__ __forceinline__ void walk_tile(Tile& tile, Thread& thread, int rows) 
         discretize_span(thread, ahead, next_operands, next_k);
         if (span + 2 < SPANS) fetch_deltas<true>(tile, thread, span + 2, ahead);
       }
-      walk_span<true>(thread, operands, k, 0, 4, y + p);
+      walk_span<true>(thread, operands, k, 0, SPAN, y + p);
       if (span + 1 < SPANS) {
         operands = next_operands;
         k = next_k;

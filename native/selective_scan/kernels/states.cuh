@@ -25,20 +25,6 @@ struct First {
   }
 };
 
-struct FirstBack {
-  Pair dy, z;
-
-  __device__ __forceinline__ FirstBack(const Arguments& args, const Sequence& sequence, const Thread& thread) : z{} {
-    const int r = (sequence.rows - 1) / SPAN * SPAN + thread.lane;
-    const i64 at = sequence.at(r);
-    const bool owned = sequence.owns(thread, r);
-    dy = Sequence::load<STREAMS>(args.dy, thread, at, owned);
-#if HAS_Z
-    z = Sequence::load<STREAMS>(args.z, thread, at, owned);
-#endif
-  }
-};
-
 // Walks the states of a span: k of its tile, whose Δ and x lie in span `at` from `frames` on, and whose B from `row` on.
 __device__ __forceinline__ void walk_span(const Thread& thread, PairStates& h, const Marks& marks, int k, const Real* frames,
                                           int at, [[maybe_unused]] const Real* row) {

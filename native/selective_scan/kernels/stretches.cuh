@@ -3,7 +3,7 @@
 // rates of the rounds lie in shared memory (rounds.cuh).
 
 #define STRETCH 8
-#define STRETCH_SPANS (STRETCH / 4)
+#define STRETCH_SPANS (STRETCH / SPAN)
 static_assert(TILE % STRETCH == 0 && STRETCH % GROUP == 0, "a tile is made of whole stretches, and these of whole groups");
 
 // Walks the first `rows` frames of a tile, stretch by stretch. What is read beyond them is zero.
@@ -11,11 +11,11 @@ template <bool WHOLE>
 __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int rows) {
 #pragma unroll 1
   for (int r = 0; r < rows; r += STRETCH) {
-    Real delta[STRETCH_SPANS][4], x[STRETCH_SPANS][4], y[STRETCH];
+    Real delta[STRETCH_SPANS][SPAN], x[STRETCH_SPANS][SPAN], y[STRETCH];
 #pragma unroll
     for (int q = 0; q < STRETCH_SPANS; q++) {
-      fetch_deltas<WHOLE>(tile, thread, r / 4 + q, delta[q]);
-      fetch_x(tile, thread, r / 4 + q, x[q]);
+      fetch_deltas<WHOLE>(tile, thread, r / SPAN + q, delta[q]);
+      fetch_x(tile, thread, r / SPAN + q, x[q]);
     }
 #pragma unroll
     for (int f = 0; f < STRETCH; f++) y[f] = 0;
@@ -33,8 +33,8 @@ __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int r
 #endif
         }
 #pragma unroll
-        for (int g = 0; g < 4; g++) operands.x[g] = x[q][g];
-        fetch_projections(tile, thread, round, r / 4 + q, operands);
+        for (int g = 0; g < SPAN; g++) operands.x[g] = x[q][g];
+        fetch_projections(tile, thread, round, r / SPAN + q, operands);
         discretize_span(thread, delta[q], operands, k);
       };
       fetch(first, 0, operands, k);
@@ -47,8 +47,8 @@ __device__ __forceinline__ void walk_stretches(Tile& tile, Thread& thread, int r
         if (next < AT_ONCE * STRETCH_SPANS) {
           fetch(first + next / STRETCH_SPANS, next % STRETCH_SPANS, next_operands, next_k);
         }
-        const u32 marks = WHOLE ? 0 : marks_of(tile, r / 4 + q);
-        walk_span<WHOLE>(thread, operands, k, marks, rows - r - q * 4, y + q * 4);
+        const u32 marks = WHOLE ? 0 : marks_of(tile, r / SPAN + q);
+        walk_span<WHOLE>(thread, operands, k, marks, rows - r - q * SPAN, y + q * SPAN);
         if (q == STRETCH_SPANS - 1) {
           leave_states(thread, round);
           if (next < AT_ONCE * STRETCH_SPANS) take_states(thread, round + 1);

@@ -2,15 +2,15 @@
 // summed over time.
 
 #if TILE_B || TILE_C
-// A unit of the dB or dC of a tile's spans: number u of those of dB, then as many of dC.
-struct Unit {
+// A slice of the dB or dC of a tile's spans: number n of those of dB, then as many of dC.
+struct Slice {
   bool of_c;
   int span, place;
 
-  __device__ __forceinline__ Unit(int u, int units) : of_c(!TILE_B || u >= units) {
-    const int own = TILE_B && of_c ? u - units : u;
-    span = own / UNITS;
-    place = own % UNITS;
+  __device__ __forceinline__ Slice(int n, int slices) : of_c(!TILE_B || n >= slices) {
+    const int own = TILE_B && of_c ? n - slices : n;
+    span = own / SLICES;
+    place = own % SLICES;
   }
 };
 #endif
@@ -19,24 +19,24 @@ struct Unit {
 __device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared, [[maybe_unused]] const Arguments& args) {
 #if TILE_B || TILE_C
   // Where a row is one tile nothing else is done at its end: all of a thread's are on their way at once.
-  constexpr int OF_TILE = TILE / SPAN * UNITS;
+  constexpr int OF_TILE = TILE / SPAN * SLICES;
   constexpr int AT_ONCE = ROW_IS_TILE ? ((TILE_B + TILE_C) * OF_TILE + THREADS - 1) / THREADS : 1;
 #if WITHIN_TILES
   const int from = shared.course.ready_from;
 #else
   constexpr int from = 0;
 #endif
-  const int rows = shared.course.ready_rows, units = ROW_IS_TILE ? OF_TILE : (rows + SPAN - 1) / SPAN * UNITS;
-  const int all = (TILE_B + TILE_C) * units, frame = (int)blocks_of_channels(args) * SLOT_WIDTH;
+  const int rows = shared.course.ready_rows, slices = ROW_IS_TILE ? OF_TILE : (rows + SPAN - 1) / SPAN * SLICES;
+  const int all = (TILE_B + TILE_C) * slices, frame = (int)blocks_of_channels(args) * SLOT_WIDTH;
 #pragma unroll 1
   for (int first = thread_anew(); first < all; first += AT_ONCE * THREADS) {
     Real sums[AT_ONCE][LANE_WIDTH];
 #pragma unroll
     for (int n = 0; n < AT_ONCE; n++) {
-      const Unit unit(first + n * THREADS, units);
+      const Slice slice(first + n * THREADS, slices);
       if (n > 0 && first + n * THREADS >= all) break;
-      const int at = (unit.of_c ? SPAN * SLOT_WIDTH : 0) + unit.place * LANE_WIDTH, k = unit.span % SPANS;
-      const Warp* warps = shared.warps + unit.span / SPANS * WARPS_EACH;
+      const int at = (slice.of_c ? SPAN * SLOT_WIDTH : 0) + slice.place * LANE_WIDTH, k = slice.span % SPANS;
+      const Warp* warps = shared.warps + slice.span / SPANS * WARPS_EACH;
       load_reals(sums[n], &warps[0].spans[k][at]);
 #pragma unroll
       for (int warp = 1; warp < WARPS_EACH; warp++) {
@@ -48,11 +48,11 @@ __device__ __forceinline__ void sum_warps([[maybe_unused]] const Shared& shared,
     }
 #pragma unroll
     for (int n = 0; n < AT_ONCE; n++) {
-      const Unit unit(first + n * THREADS, units);
+      const Slice slice(first + n * THREADS, slices);
       if (n > 0 && first + n * THREADS >= all) break;
-      const int r = unit.span * SPAN + unit.place / LANES;
-      Real* parts = (unit.of_c ? args.dc_parts : args.db_parts) + shared.course.ready_at;
-      if (r >= from && r < rows) store_reals(parts + (i64)r * frame + unit.place % LANES * LANE_WIDTH, sums[n]);
+      const int r = slice.span * SPAN + slice.place / LANES;
+      Real* parts = (slice.of_c ? args.dc_parts : args.db_parts) + shared.course.ready_at;
+      if (r >= from && r < rows) store_reals(parts + (i64)r * frame + slice.place % LANES * LANE_WIDTH, sums[n]);
     }
   }
 #endif

@@ -7,6 +7,10 @@ static_assert(TILE % SPAN == 0, "a tile is made of spans");
 static_assert(!COMPLEX && ELEMENT != 1 && TILE_B && TILE_C && ROUNDS == 1 && !SUMMARY, "what is copied, and walked once");
 static_assert(!SEVERAL_PASSES || (ELEMENT == 0 && !HAS_OWNERS), "y does not gather in 16 bits, and elements are finished once");
 
+__device__ __forceinline__ int column_of(int row) { return row; }
+
+#include "spans.cuh"
+
 // Its parts, as they are copied or as they are walked.
 template <typename Stored>
 struct Projections {
@@ -15,8 +19,7 @@ struct Projections {
 typedef Element SequenceTile[TILE][CHANNELS];
 
 // Reads a lane's states of a frame, which lies in row `row` of a tile and is frame g of a span.
-template <typename Into>
-__device__ __forceinline__ void fetch_frame(const Projections<Real>& tile, int lane, int row, int g, Into& operands) {
+__device__ __forceinline__ void fetch_frame(const Projections<Real>& tile, int lane, int row, int g, Operands& operands) {
   State b[STATES], c[STATES];
   load_slots(b, tile.b[row], lane);
   load_slots(c, tile.c[row], lane);
@@ -26,8 +29,6 @@ __device__ __forceinline__ void fetch_frame(const Projections<Real>& tile, int l
     operands.c[s][g] = c[s];
   }
 }
-
-__device__ __forceinline__ int column_of(int row) { return row; }
 
 // Where a span lies, and in it the frame that a lane has of it: by its bits, which the compiler knows to be in the span.
 __device__ __forceinline__ int first_of_span(int span) { return (REVERSE ? SPANS - 1 - span : span) * SPAN; }

@@ -55,7 +55,7 @@ __device__ __forceinline__ void begin_thread(Thread& thread, const Arguments& ar
   load_constant(thread.c, args.c + parameters * COMPONENTS, thread.count, thread.lane);
 #endif
   const State* before = nullptr;
-  if (write_final(args) && args.initial_state && thread.time_lane == 0) {
+  if (first_direction(args) && args.initial_state && thread.time_lane == 0) {
     before = args.initial_state + state_at(args, place.row, thread.channel);
   }
   load_states(thread.h, before, thread.count, thread.lane);
@@ -244,7 +244,7 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
 }
 
 __device__ __forceinline__ void end_thread(const Thread& thread, const Arguments& args, const Place& place) {
-  if (!write_final(args) || !args.final_state || thread.time_lane != 0) return;
+  if (!first_direction(args) || !args.final_state || thread.time_lane != 0) return;
   State* after = args.final_state + state_at(args, place.row, thread.channel);
   store_states(thread.h, after, thread.count, thread.lane);
 }

@@ -96,7 +96,7 @@ pub(super) struct Arguments {
     pub(super) last_pass: i32,
     pub(super) accumulate: i32,
     pub(super) last_direction: i32,
-    pub(super) write_final: i32,
+    pub(super) first_direction: i32,
     pub(super) sums_go_on: i32,
 
     pub(super) tiles_per_block: i64,
@@ -222,7 +222,7 @@ impl Arguments {
         self.last_pass = i32::from(walk.last);
         self.accumulate = i32::from(walk.again);
         self.last_direction = i32::from(walk.direction + 1 == problem.directions());
-        self.write_final = i32::from(walk.direction == 0);
+        self.first_direction = i32::from(walk.direction == 0);
         self.marks = packings[walk.direction].marks;
         self.chunk_resets = packings[walk.direction].chunk_resets;
         self.adjoint_resets = packings[walk.direction].adjoint_resets;
