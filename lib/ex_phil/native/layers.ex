@@ -4,7 +4,7 @@ if Code.ensure_loaded?(Axon) do
     The selective scan and what stands around it in a Mamba block, as Axon layers. Compiled where Axon is.
     """
     alias ExPhil.Native.{Error, SelectiveScan}
-    alias ExPhil.Native.SelectiveScan.Options
+    alias ExPhil.Native.SelectiveScan.{Check, Options}
 
     # The nodes that a layer has to be given, and those that it may be given.
     @nodes %{
@@ -70,7 +70,8 @@ if Code.ensure_loaded?(Axon) do
     @doc """
     The same layer one frame on, with the same parameters: `{y, state}`, two nodes. `inputs` are `%{x: x, dt: dt, b: b, c:
     c, state: state}`, with the state before the frame, and `:z` where there is a gate, of the shapes of
-    `ExPhil.Native.SelectiveScan.step/7`. Options and errors are those of `selective_scan/2`.
+    `ExPhil.Native.SelectiveScan.step/7`. Options and errors are those of `selective_scan/2`; what a step refuses, such as
+    `:reverse`, is refused here.
 
     ## Examples
 
@@ -94,7 +95,7 @@ if Code.ensure_loaded?(Axon) do
 
     defp layer(operation, inputs, opts) do
       nodes = nodes!(operation, inputs)
-      {own, opts} = options!(opts)
+      {own, opts} = options!(operation, opts)
       [per_channel, per_state] = for last <- [[:x], [:x, :b]], do: last_axes(last, Keyword.keys(nodes))
 
       tensors =
@@ -132,17 +133,18 @@ if Code.ensure_loaded?(Axon) do
     defp node!(name, other), do: expected(name, "be a node of Axon", inspect(other))
 
     # Those of the layer, and those of the scan.
-    defp options!(opts) do
-      names = [:name, skip: true, dt_bias: true, dt_softplus: true] ++ @of_scan
-      opts = opts |> Options.keywords!() |> Keyword.validate!(names)
-      {own, of_scan} = Keyword.split(opts, [:name, :skip, :dt_bias])
+    defp options!(operation, opts) do
+      defaults = [skip: true, dt_bias: true, dt_softplus: true]
+      opts = Options.among!(opts, [:name | Keyword.keys(defaults)] ++ @of_scan)
+      {own, of_scan} = defaults |> Keyword.merge(opts) |> Keyword.split([:name, :skip, :dt_bias])
 
       for name <- [:skip, :dt_bias], not is_boolean(own[name]) do
         expected(name, "be a boolean", inspect(own[name]))
       end
 
       # Else the scan would refuse them, but not before a model is run.
-      Options.read!(of_scan, :scan)
+      options = Options.read!(of_scan, :scan)
+      if operation == :selective_scan_step, do: Check.causal!(options, nil)
       {own, of_scan}
     end
 
@@ -227,7 +229,7 @@ if Code.ensure_loaded?(Axon) do
     end
 
     defp convolution(name, operation, inputs, opts) do
-      opts = opts |> Options.keywords!() |> Keyword.validate!([:name, size: 4])
+      opts = Keyword.merge([size: 4], Options.among!(opts, [:name, :size]))
 
       if not (is_integer(opts[:size]) and opts[:size] > 0) do
         Error.wrong!(:size, "be a positive integer", opts[:size])

@@ -10,6 +10,8 @@ defmodule ExPhil.Native.Tensor do
   return Nx tensors without being asked to.
   """
   alias ExPhil.Native.{Error, Nif}
+  # Not used where Nx is not.
+  alias ExPhil.Native.SelectiveScan.{Check, Options}, warn: false
   alias ExPhil.Native.Tensor.Numbers
 
   @enforce_keys [:type, :shape, :data]
@@ -27,6 +29,9 @@ defmodule ExPhil.Native.Tensor do
   # Bytes that memory can have, and those from which on it is asked for with care.
   @most_bytes 2 ** 63
   @large 2 ** 26
+
+  # Lists that are empty take memory, too.
+  @most_lists 2 ** 20
 
   @doc """
   A tensor over a binary, which is not copied.
@@ -147,11 +152,24 @@ defmodule ExPhil.Native.Tensor do
 
       iex> ExPhil.Native.Tensor.zeros({}) |> ExPhil.Native.Tensor.to_list()
       0.0
+
+  ## Error cases
+
+  Where an axis is empty, so are the lists that the axes before it are made of; of more than a million nothing is made:
+
+      iex> ExPhil.Native.Tensor.zeros({2_000_000, 0}) |> ExPhil.Native.Tensor.to_list()
+      ** (ArgumentError) expected an empty tensor to be of at most 1048576 lists, got: {2000000, 0}
   """
   @spec to_list(t) :: list | number | :nan | :infinity | :neg_infinity
   def to_list(tensor) do
     %{type: type, shape: shape, data: data} = ours!(tensor)
-    nest(Numbers.decode(data, type), Tuple.to_list(shape))
+    axes = Tuple.to_list(shape)
+
+    if 0 in axes and axes |> Enum.take_while(&(&1 > 0)) |> Enum.product() > @most_lists do
+      Error.wrong!("an empty tensor", "be of at most #{@most_lists} lists", shape)
+    end
+
+    nest(Numbers.decode(data, type), axes)
   end
 
   defp nest([number], []), do: number
@@ -229,19 +247,70 @@ defmodule ExPhil.Native.Tensor do
   end
 
   if Code.ensure_loaded?(Nx) do
+    @complex_types [{:c, 64}, {:c, 128}]
+
     @doc """
-    An Nx tensor as one of ours. Complex numbers become a trailing axis of 2. Raises `ArgumentError` where it is vectorized, or of a
-    type that no tensor here can have.
+    An Nx tensor as one of ours. Complex numbers become a trailing axis of 2. Raises `ArgumentError` where it is none, where it is
+    vectorized, of a type that no tensor here can have, or without numbers, as a template or an expression is, and where its fields
+    are not what Nx makes them.
     """
     @spec from_nx(Nx.Tensor.t()) :: t
-    def from_nx(%Nx.Tensor{vectorized_axes: [_ | _] = axes}) do
-      raise ArgumentError, "expected a tensor without vectorized axes, got: #{inspect(axes)}"
-    end
-
-    def from_nx(%Nx.Tensor{type: type} = tensor) do
-      if type not in [{:c, 64}, {:c, 128}], do: type!(type)
+    def from_nx(%Nx.Tensor{} = tensor) do
+      %{type: type, vectorized_axes: axes} = whole!(tensor, :tensor)
+      if axes != [], do: raise(ArgumentError, "expected a tensor without vectorized axes, got: #{inspect(axes)}")
+      if match?(%Nx.Defn.Expr{}, tensor.data), do: Error.wrong!(:tensor, "hold numbers", tensor)
+      if type not in @complex_types, do: type!(type)
       of_nx(tensor, Nx.to_binary(tensor))
     end
+
+    def from_nx(other), do: Error.wrong!(:tensor, "be an Nx.Tensor", other)
+
+    # What a caller gave as `name`, if it is what Nx makes: everybody can write another shape into a struct, and Nx would find
+    # out at some place or other, or never. Of a backend other than Nx's own, which has the numbers, nobody knows how many there are.
+    @doc false
+    @spec whole!(Nx.Tensor.t(), atom | String.t()) :: Nx.Tensor.t()
+    def whole!(%{type: {class, bits}, shape: shape, vectorized_axes: axes, data: data} = tensor, name)
+        when is_atom(class) and is_integer(bits) and is_tuple(shape) and is_list(axes) do
+      sizes = if axes == [], do: Tuple.to_list(shape), else: sizes!(axes, name) ++ Tuple.to_list(shape)
+      if not positive?(sizes), do: Error.wrong!(name, "have a shape that is a tuple of positive integers", shape)
+      held!(data, sizes, bits, tensor, name)
+      tensor
+    end
+
+    def whole!(%{type: type, shape: shape, vectorized_axes: axes}, name) do
+      if not match?({class, bits} when is_atom(class) and is_integer(bits), type),
+        do: Error.wrong!(name, "have a type such as {:f, 32}", type)
+
+      if not is_tuple(shape), do: Error.wrong!(name, "have a shape that is a tuple of positive integers", shape)
+      Error.wrong!(name, "have vectorized axes that are a list", axes)
+    end
+
+    defp sizes!(axes, name) do
+      if not Keyword.keyword?(axes), do: Error.wrong!(name, "have vectorized axes with names and sizes", axes)
+      Keyword.values(axes)
+    end
+
+    defp positive?([size | sizes]) when is_integer(size) and size > 0, do: positive?(sizes)
+    defp positive?(rest), do: rest == []
+
+    defp held!(%Nx.BinaryBackend{state: state}, sizes, bits, _tensor, name) do
+      expected = Enum.product(sizes) * bits
+
+      if not is_bitstring(state) or bit_size(state) != expected do
+        got = if is_bitstring(state), do: "#{byte_size(state)} bytes", else: inspect(state)
+        raise ArgumentError, "expected #{name} to hold #{div(expected + 7, 8)} bytes, got: #{got}"
+      end
+    end
+
+    defp held!(%Nx.TemplateBackend{}, _sizes, _bits, tensor, name), do: Error.wrong!(name, "hold numbers", tensor)
+
+    defp held!(%backend{}, _sizes, _bits, _tensor, name) do
+      if not (Code.ensure_loaded?(backend) and function_exported?(backend, :to_binary, 2)),
+        do: Error.wrong!(name, "have data that a backend of Nx holds", backend)
+    end
+
+    defp held!(other, _sizes, _bits, _tensor, name),
+      do: Error.wrong!(name, "have data that a backend of Nx holds", other)
 
     # Type and shape of one of Nx over other data.
     @doc false
@@ -254,13 +323,15 @@ defmodule ExPhil.Native.Tensor do
 
     @doc """
     The tensor as one of Nx; with `complex: true`, its trailing axis of 2 as complex numbers. Raises `ArgumentError` where there is
-    no such axis, or the type is neither `f32` nor `f64`.
+    no such axis, or the type is neither `f32` nor `f64`, and where an axis is empty, which Nx has none of.
     """
     @spec to_nx(t, keyword) :: Nx.Tensor.t()
-    def to_nx(%__MODULE__{} = tensor, opts \\ []) do
-      [complex: complex?] =
-        opts |> ExPhil.Native.SelectiveScan.Options.keywords!() |> Keyword.validate!(complex: false)
-
+    def to_nx(tensor, opts \\ []) do
+      tensor = ours!(tensor)
+      opts = Options.among!(opts, [:complex])
+      complex? = Keyword.get(opts, :complex, false)
+      if not is_boolean(complex?), do: Error.wrong!(:complex, "be a boolean", complex?)
+      if tensor.data == "", do: Error.wrong!(:tensor, "have no empty axis, as one of Nx", tensor.shape)
       {type, shape} = if complex?, do: complex!(tensor), else: {tensor.type, tensor.shape}
       tensor.data |> Nx.from_binary(type) |> Nx.reshape(shape)
     end
@@ -288,7 +359,8 @@ defmodule ExPhil.Native.Tensor do
   def cast!(%__MODULE__{type: _, shape: _, data: _} = tensor, _name), do: tensor
 
   if Code.ensure_loaded?(Nx) do
-    def cast!(%Nx.Tensor{} = tensor, _name), do: from_nx(tensor)
+    # `given!/2` has seen that it is whole.
+    def cast!(%Nx.Tensor{} = tensor, _name), do: of_nx(tensor, Nx.to_binary(tensor))
   end
 
   def cast!(other, name) do
@@ -300,12 +372,9 @@ defmodule ExPhil.Native.Tensor do
   @doc false
   @spec given!(term, atom) :: t | struct
   if Code.ensure_loaded?(Nx) do
-    def given!(%Nx.Tensor{data: %Nx.TemplateBackend{}} = template, name) do
-      Error.wrong!(name, "hold numbers", template)
-    end
-
-    def given!(%Nx.Tensor{type: type} = tensor, name) do
-      if elem(type, 0) != :c, do: ExPhil.Native.SelectiveScan.Check.element!(name, type)
+    def given!(%Nx.Tensor{} = tensor, name) do
+      %{type: type} = whole!(tensor, name)
+      if type not in @complex_types, do: Check.element!(name, type)
       tensor
     end
   end

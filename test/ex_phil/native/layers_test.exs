@@ -256,13 +256,27 @@ if Code.ensure_loaded?(Axon) do
         end
       end
 
+      test "what a step refuses, for a step alone" do
+        inputs = nodes([:x, :dt, :b, :c])
+
+        for {opts, words} <- [
+              {[reverse: true], "expected reverse to be false in a step, got: true"},
+              {[bidirectional: true], "expected bidirectional to be false in a step, got: true"},
+              {[method: :poly], ~r/expected method to be causal in a step .*, got: :poly/}
+            ] do
+          assert %Axon{} = Layers.selective_scan(inputs, opts)
+          step = fn -> Layers.selective_scan_step(Map.put(inputs, :state, Axon.input("state")), opts) end
+          assert_raise ArgumentError, words, step
+        end
+      end
+
       test "tensors and what is unknown among the options" do
         for {opts, words} <- [
-              {[d: Nx.tensor([1.0])], ~r/unknown keys \[:d\]/},
-              {[initial_state: Nx.tensor([1.0])], ~r/unknown keys \[:initial_state\]/},
-              {[methods: :foh], ~r/unknown keys \[:methods\]/},
+              {[d: Nx.tensor([1.0])], ~r/expected options to be among .*, got: :d$/},
+              {[initial_state: Nx.tensor([1.0])], ~r/expected options to be among .*, got: :initial_state/},
+              {[methods: :foh], ~r/expected options to be among .*:method, .*, got: :methods/},
               {[method: :zho], ~r/expected method to be one of :zoh, .*, got: :zho/},
-              {[dt_limit: 1], ~r/expected dt_limit to be {min, max}, two numbers, got: 1/},
+              {[dt_limit: 1], ~r/expected dt_limit to be {min, max}, two numbers, .*, got: 1/},
               {[dt_bias: Nx.tensor([1.0])], ~r/expected dt_bias to be a boolean, got: #Nx.Tensor/},
               {[skip: nil], ~r/expected skip to be a boolean, got: nil/}
             ] do

@@ -32,7 +32,11 @@ if Code.ensure_loaded?(Nx) do
     test "what no tensor of ours can be is refused, and what has no complex numbers as such" do
       for {tensor, words} <- [
             {Nx.vectorize(Nx.iota({2, 3}, type: :f32), :seat), "without vectorized axes, got: [seat: 2]"},
-            {Nx.tensor([1, 2], type: :u4), "a type such as {:f, 32}"}
+            {Nx.tensor([1, 2], type: :u4), "a type such as {:f, 32}"},
+            {Nx.template({2}, :f32), "expected tensor to hold numbers, got: #Nx.Tensor"},
+            {Nx.Defn.Expr.tensor(Nx.tensor([1.0])), "expected tensor to hold numbers, got: #Nx.Tensor"},
+            {%{Nx.tensor([1.0]) | shape: {2}}, "expected tensor to hold 8 bytes, got: 4 bytes"},
+            {nil, "expected tensor to be an Nx.Tensor, got: nil"}
           ] do
         error = assert_raise ArgumentError, fn -> Tensor.from_nx(tensor) end
         assert error.message =~ words
@@ -42,12 +46,88 @@ if Code.ensure_loaded?(Nx) do
             {Tensor.zeros({2, 3}), [complex: true], "a trailing axis of 2, got: f32 of {2, 3}"},
             {Tensor.zeros({}), [complex: true], "a trailing axis of 2, got: f32 of {}"},
             {Tensor.zeros({2, 2}, :bf16), [complex: true], "type f32 or f64 with a trailing axis of 2, got: bf16"},
-            {Tensor.zeros({2, 2}), [complx: true], "unknown keys [:complx]"},
+            {Tensor.zeros({2, 2}), [complx: true], "expected options to be among :complex, got: :complx"},
+            {Tensor.zeros({2, 2}), [complex: 1], "expected complex to be a boolean, got: 1"},
+            {Tensor.zeros({0, 3}), [], "expected tensor to have no empty axis, as one of Nx, got: {0, 3}"},
+            {%{Tensor.zeros({2}) | data: <<0>>}, [], "to hold 8 bytes, got: 1 bytes"},
+            {nil, [], "expected an ExPhil.Native.Tensor, got: nil"},
             {Tensor.zeros({2, 2}), %{complex: true}, "expected options to be a keyword list"}
           ] do
         error = assert_raise ArgumentError, fn -> Tensor.to_nx(tensor, opts) end
         assert error.message =~ words
       end
+    end
+
+    # Fields that anybody can write into a struct, and what is said of them.
+    defp forged do
+      of_a_backend = "to have data that a backend of Nx holds, got: "
+
+      [
+        {:shape, {2, 7, 5}, "to hold 280 bytes, got: 336 bytes"},
+        {:shape, nil, "to have a shape that is a tuple of positive integers, got: nil"},
+        {:shape, {2, 7, -6}, "to have a shape that is a tuple of positive integers, got: {2, 7, -6}"},
+        {:shape, {2, 7, 0}, "to have a shape that is a tuple of positive integers, got: {2, 7, 0}"},
+        {:type, {:f, 64}, "to hold 672 bytes, got: 336 bytes"},
+        {:type, :foo, "to have a type such as {:f, 32}, got: :foo"},
+        {:type, {:c, self()}, "to have a type such as {:f, 32}, got: {:c, "},
+        {:type, {:c, 32}, "to have type f32, bf16, f16 or f64, got: c32"},
+        {:data, %Nx.BinaryBackend{state: <<>>}, "to hold 336 bytes, got: 0 bytes"},
+        {:data, %Nx.BinaryBackend{state: nil}, "to hold 336 bytes, got: nil"},
+        {:data, nil, of_a_backend <> "nil"},
+        {:data, %URI{}, of_a_backend <> "URI"},
+        {:data, %Nx.TemplateBackend{}, "to hold numbers"},
+        {:vectorized_axes, nil, "to have vectorized axes that are a list, got: nil"},
+        {:vectorized_axes, [1], "to have vectorized axes with names and sizes, got: [1]"},
+        {:vectorized_axes, [game: -1], "to have a shape that is a tuple of positive integers"},
+        {:vectorized_axes, [game: 2], "to hold 672 bytes, got: 336 bytes"}
+      ]
+    end
+
+    test "tensors with forged fields" do
+      of_nx = Map.new(random([]), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+
+      for {field, value, words} <- forged(), name <- [:x, :dt, :z], backend <- [:cpu, :nx, :auto] do
+        forged = Map.put(of_nx[name], field, value)
+        [given, opts] = if name == :z, do: [of_nx, [z: forged]], else: [Map.put(of_nx, name, forged), []]
+        opts = [{:backend, backend} | opts]
+
+        for call <- [
+              &apply(SelectiveScan, :scan, args(given) ++ [&1]),
+              &apply(SelectiveScan, :backward, [of_nx.z | args(given)] ++ [&1]),
+              &apply(SelectiveScan, :backend_for, args(given) ++ [&1])
+            ] do
+          message = assert_raise(ArgumentError, fn -> call.(opts) end).message
+          assert message =~ "expected #{name} " <> words
+        end
+      end
+
+      forged = %{of_nx.initial_state | data: nil}
+      frames = for tensor <- [of_nx.x, of_nx.dt], do: tensor[[.., 0]]
+      step = fn -> apply(SelectiveScan, :step, [forged | frames] ++ [of_nx.a, of_nx.b, of_nx.c]) end
+      assert_raise ArgumentError, ~r/expected state to have data that a backend of Nx holds, got: nil/, step
+    end
+
+    test "complex numbers beside those that they do not fit" do
+      of_nx = Map.new(random([]), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+      complex = for name <- [:a, :b, :c], into: of_nx, do: {name, Nx.complex(of_nx[name], of_nx[name])}
+      refused = &assert_raise(ArgumentError, fn -> apply(SelectiveScan, :scan, args(&1) ++ [&2]) end).message
+      narrow = for name <- [:x, :dt], into: complex, do: {name, Nx.as_type(complex[name], :bf16)}
+
+      assert refused.(narrow, []) ==
+               "expected b to have type bf16 where x has type bf16, got: c64; " <>
+                 "complex numbers of 16 bits are given as a trailing axis of 2"
+
+      assert refused.(%{complex | c: Nx.as_type(complex.c, :c128)}, []) ==
+               "expected c to have type c64 where x has type f32, got: c128"
+
+      assert refused.(%{complex | a: Nx.as_type(complex.a, :c128)}, []) =~ "expected a to have type c64"
+
+      assert refused.(%{complex | b: of_nx.b}, []) ==
+               "expected b to be complex where a is, or to have a trailing axis of 2, " <>
+                 "got: real numbers of shape {2, 7, 4}"
+
+      assert refused.(complex, initial_state: of_nx.initial_state) =~
+               "expected initial_state to be complex where a is"
     end
 
     test "results are those of the same numbers in tensors of ours" do

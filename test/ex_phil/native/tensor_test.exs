@@ -68,6 +68,17 @@ defmodule ExPhil.Native.TensorTest do
     assert Tensor.to_list(Tensor.zeros({0, 3})) == []
   end
 
+  test "of an empty tensor, no more lists are made than there is memory for" do
+    many = Tensor.zeros({1 <<< 40, 0})
+    assert inspect(many) == "#ExPhil.Native.Tensor<f32[1099511627776][0] []>"
+    assert inspect(many, limit: :infinity) == inspect(many)
+    words = "expected an empty tensor to be of at most 1048576 lists, got: {1099511627776, 0}"
+    assert_raise ArgumentError, words, fn -> Tensor.to_list(many) end
+    assert_raise ArgumentError, ~r/at most 1048576 lists/, fn -> Tensor.to_list(Tensor.zeros({1024, 1025, 0})) end
+    assert Tensor.to_list(Tensor.zeros({0, 1 <<< 40})) == []
+    assert Tensor.to_list(Tensor.zeros({2, 0, 1 <<< 40})) == [[], []]
+  end
+
   test "a tensor without axes is a number" do
     tensor = Tensor.from_binary(<<1.5::float-32-native>>, :f32, {})
     assert Tensor.to_list(tensor) == 1.5

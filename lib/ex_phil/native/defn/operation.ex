@@ -203,7 +203,14 @@ if Code.ensure_loaded?(Nx) do
     defp skip(_without, sum), do: sum
 
     defp gate(y, nil), do: y
-    defp gate(y, z), do: y |> Nx.multiply(z) |> Nx.multiply(Nx.sigmoid(z))
+    defp gate(y, z), do: y |> Nx.multiply(z) |> Nx.multiply(sigmoid(z))
+
+    # 1/(1 + e⁻ᶻ), or eᶻ/(1 + eᶻ) where z is negative: no exponential is above 1. The gradient of Nx.sigmoid/1 is none where e⁻ᶻ
+    # is infinite, and Nx's own backend raises where f64 has no such number.
+    defp sigmoid(z) do
+      small = z |> Nx.abs() |> Nx.negate() |> Nx.exp()
+      z |> Nx.greater_equal(0.0) |> Nx.select(1.0, small) |> Nx.divide(Nx.add(small, 1.0))
+    end
 
     defp only(y, nil), do: y
 

@@ -11,7 +11,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   """
   def forward(form, given, options, wanted) do
     tensors = Options.tensors!(given, options)
-    Check.real!(form, tensors)
+    Check.as_written!(form, tensors, options)
 
     cond do
       in_defn?(tensors) ->
@@ -54,7 +54,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   def backward(dy, given, options) do
     tensors = Options.tensors!(given, options) ++ Options.output_gradients!(dy, options)
     with_states = [{:boundary_states, options.boundary_states} | tensors]
-    Check.real!(:scan, with_states)
+    Check.as_written!(:scan, with_states, options)
 
     cond do
       in_defn?(with_states) ->
@@ -112,7 +112,7 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     tensors = Options.tensors!(given, options)
     eager!(tensors)
     inputs = Check.specs(tensors)
-    Check.real!(form, tensors)
+    Check.as_written!(form, tensors, options)
     Check.run!(form, tensors, options)
 
     case in_place(:device, [tensors, options]) do

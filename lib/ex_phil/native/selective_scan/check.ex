@@ -1,8 +1,8 @@
 defmodule ExPhil.Native.SelectiveScan.Check do
   @moduledoc false
   # Whether a call makes sense, from types, shapes and lengths. The native `Problem` decides; where the library is not
-  # loaded, the same rules in the same order stand here, but for those of options alone, which `Options` has, and those of a backward
-  # pass for calls that do not reach it.
+  # loaded, the same rules in the same order stand here, but for those of options alone, which `Options` has, those that are seen
+  # before (`as_written!/3`), and those of a backward pass for calls that do not reach it.
   alias ExPhil.Native.{Error, Nif, Tensor}
   alias ExPhil.Native.SelectiveScan.{Options, Scratch}
   alias ExPhil.Native.Tensor.Numbers
@@ -102,11 +102,18 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   end
 
   @doc """
-  Raises where what is no state is complex, where anything is beside a real `a`, or where a complex `a` has another rank than 2.
-  With its trailing 2, a complex {dim} would pass for a real {dim, 2}, a complex {batch, seq, state} for a real {batch,
-  seq, groups, state}, and a complex {batch, seq} for a real {batch, seq, 2}.
+  What is seen before anything else, with the library and without, for only here it is known how the caller wrote it: complex
+  numbers of Nx, and limits.
   """
-  def real!(form, tensors) do
+  def as_written!(form, tensors, options) do
+    complex!(form, tensors)
+    if tensors[:x].type in @numbers, do: limit!(options.dt_limit, tensors[:x].type)
+  end
+
+  # Where what is no state is complex, where anything is beside a real `a`, or where a complex `a` has another rank than 2.
+  # With its trailing 2, a complex {dim} would pass for a real {dim, 2}, a complex {batch, seq, state} for a real {batch,
+  # seq, groups, state}, and a complex {batch, seq} for a real {batch, seq, 2}.
+  defp complex!(form, tensors) do
     for name <- [:x, :dt, :d, :z, :dt_bias, :dy], do: real!(name, tensors[name], "")
 
     case tensors[:a] do
@@ -118,10 +125,46 @@ defmodule ExPhil.Native.SelectiveScan.Check do
           real!(called(name, form), tensors[name], " where a is real")
         end
 
-      _complex ->
-        :ok
+      %{type: {:c, _bits}} ->
+        for name <- [:b, :c, :initial_state, :dfinal_state, :boundary_states],
+            do: pairs!(called(name, form), tensors[name])
+
+        parts!(form, tensors)
+
+      _pairs ->
+        parts!(form, tensors)
     end
   end
+
+  # Beside complex numbers as such.
+  defp pairs!(_name, nil), do: :ok
+  defp pairs!(_name, %{type: {:c, _bits}}), do: :ok
+
+  defp pairs!(name, %{shape: shape}) when is_tuple(shape) do
+    last = tuple_size(shape) - 1
+
+    if last < 0 or elem(shape, last) != 2,
+      do: wrong!(name, "be complex where a is, or to have a trailing axis of 2", {:real, shape})
+  end
+
+  defp pairs!(_name, _forged), do: :ok
+
+  # The parts of a complex number have the type of a real one, but Nx has none with parts of 16 bits.
+  defp parts!(form, tensors) do
+    %{type: of_x} = tensors[:x]
+
+    for {name, %{type: {:c, bits}}} <- tensors, of_x in @numbers do
+      part = if name in @sequences, do: of_x, else: of_states(of_x)
+
+      if part != {:f, div(bits, 2)} do
+        words = "have type #{complex_name(part)} where x has type #{Tensor.type_name(of_x)}"
+        wrong!(called(name, form), words, {:complex, bits, part})
+      end
+    end
+  end
+
+  defp complex_name({:f, bits}) when bits > 16, do: "c#{2 * bits}"
+  defp complex_name(narrow), do: Tensor.type_name(narrow)
 
   defp real!(name, %{type: {:c, bits}}, where) do
     raise ArgumentError, "expected #{name} to be real#{where}, got: numbers of type c#{bits}"
@@ -134,13 +177,12 @@ defmodule ExPhil.Native.SelectiveScan.Check do
     tensors = in_order(form, specs)
     for {name, spec} <- tensors, do: formed!(name, spec)
     sequence = axes!(form, specs.x)
-    if form == :step, do: causal!(options, specs)
+    if form == :step, do: causal!(options, specs[:seq_idx])
     for {name, spec} <- tensors, 0 in Tuple.to_list(spec.shape), do: wrong!(name, "have no empty axis", spec.shape)
     if specs.x.type not in @numbers, do: wrong!(:x, @numbers_expected, {:type, specs.x.type})
     {state, components} = system!(specs.a, List.last(sequence))
     for {name, spec} <- tensors, do: type!(name, spec.type, specs.x.type)
     for {name, spec} <- tensors, do: shape!(name, spec.shape, sequence, state, components)
-    limit!(options.dt_limit, specs.x.type)
     for name <- [:b, :c], do: projection!(name, specs[name].shape, sequence, state, components)
     fits_in_memory!(sequence, state, options)
     :ok
@@ -166,14 +208,15 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   defp axes!(:scan, x), do: wrong!(:x, "have shape {batch, seq, dim}", x.shape)
   defp axes!(:step, x), do: wrong!(:x, "have shape {batch, dim}", x.shape)
 
-  defp causal!(%{method: method, bidirectional: both_ways?} = options, specs) do
+  @doc "Raises where a step is not causal, by its options and `seq_idx`."
+  def causal!(%{method: method, bidirectional: both_ways?} = options, seq_idx) do
     if both_ways? == nil and Options.both_ways?(options) do
       wrong!(:method, "be causal in a step (bidirectional: false says that the causal form is meant)", method)
     end
 
     if both_ways?, do: wrong!(:bidirectional, "be false in a step", true)
     if options.reverse, do: wrong!(:reverse, "be false in a step", true)
-    if specs[:seq_idx], do: wrong!(:seq_idx, "be absent in a step", specs.seq_idx.shape)
+    if seq_idx, do: wrong!(:seq_idx, "be absent in a step", seq_idx.shape)
   end
 
   # {state, components}
@@ -217,12 +260,12 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   defp limit!({min, max}, of_x) do
     if held(min, of_x) == :infinity or held(max, of_x) == :neg_infinity do
       words = "be {min, max} with min below :infinity and max above :neg_infinity, in the type of the scan"
-      wrong!(:dt_limit, words, {float(min), float(max)})
+      wrong!(:dt_limit, words, {min, max})
     end
 
     # An infinity is a minimum from below or a maximum from above.
     if is_number(min) and is_number(max) and min > max do
-      wrong!(:dt_limit, "be {min, max} with min not above max", {float(min), float(max)})
+      wrong!(:dt_limit, "be {min, max} with min not above max", {min, max})
     end
   end
 
@@ -232,9 +275,6 @@ defmodule ExPhil.Native.SelectiveScan.Check do
   def held(limit, {:f, 64}), do: limit
   def held(limit, _narrower) when not is_number(limit) or is_finite(limit, {:f, 32}), do: limit
   def held(limit, _narrower), do: if(limit > 0, do: :infinity, else: :neg_infinity)
-
-  defp float(limit) when is_number(limit), do: limit * 1.0
-  defp float(infinity), do: infinity
 
   defp projection!(name, got, sequence, state, components) do
     lead = List.delete_at(sequence, -1)
@@ -279,6 +319,12 @@ defmodule ExPhil.Native.SelectiveScan.Check do
 
   defp words({:type, type}), do: Tensor.type_name(type)
   defp words({:bytes, count}), do: "#{count} bytes"
+  defp words({:real, shape}), do: "real numbers of shape #{inspect(shape)}"
+
+  defp words({:complex, bits, {_class, 16}}),
+    do: "c#{bits}; complex numbers of 16 bits are given as a trailing axis of 2"
+
+  defp words({:complex, bits, _part}), do: "c#{bits}"
   defp words({:states, shape, count}), do: "#{inspect(shape)} and #{count} states"
   defp words(other), do: inspect(other)
 end

@@ -26,6 +26,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   @optional [:d, :z, :dt_bias, :initial_state, :seq_idx]
   @of_backward [:dfinal_state, :boundary_states]
   @coefficients [:exact, :taylor]
+  @two_numbers "two numbers, integers within 64 bits"
   @algorithms [:blelloch, :hillis_steele, :cumsum, :sequential]
   @tensors @optional ++ @of_backward
   @backward [
@@ -104,7 +105,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
   defp value!(:dt_limit, nil), do: nil
 
   defp value!(:dt_limit, {min, max} = limit) do
-    if not (number?(min) and number?(max)), do: Error.wrong!(:dt_limit, "be {min, max}, two numbers", limit)
+    if not (number?(min) and number?(max)), do: Error.wrong!(:dt_limit, "be {min, max}, #{@two_numbers}", limit)
 
     # No step is within these.
     if min == :infinity or max == :neg_infinity do
@@ -114,7 +115,7 @@ defmodule ExPhil.Native.SelectiveScan.Options do
     limit
   end
 
-  defp value!(:dt_limit, other), do: Error.wrong!(:dt_limit, "be {min, max}, two numbers", other)
+  defp value!(:dt_limit, other), do: Error.wrong!(:dt_limit, "be {min, max}, #{@two_numbers}", other)
 
   defp value!(:backend, value), do: Backend.preference!(value)
 

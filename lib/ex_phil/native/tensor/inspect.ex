@@ -12,12 +12,18 @@ defimpl Inspect, for: ExPhil.Native.Tensor do
     count = shape |> Tuple.to_list() |> Enum.product()
 
     numbers =
-      if opts.limit == :infinity or count <= opts.limit do
-        to_doc(Tensor.to_list(tensor), %{opts | limit: :infinity})
-      else
-        # One more than the limit makes the list end in an ellipsis.
-        first = binary_part(data, 0, (opts.limit + 1) * Numbers.bytes(type))
-        to_doc(Numbers.decode(first, type), opts)
+      cond do
+        # However many lists there would be.
+        count == 0 ->
+          "[]"
+
+        opts.limit == :infinity or count <= opts.limit ->
+          to_doc(Tensor.to_list(tensor), %{opts | limit: :infinity})
+
+        true ->
+          # One more than the limit makes the list end in an ellipsis.
+          first = binary_part(data, 0, (opts.limit + 1) * Numbers.bytes(type))
+          to_doc(Numbers.decode(first, type), opts)
       end
 
     concat(["#ExPhil.Native.Tensor<", Tensor.type_name(type), axes, " ", numbers, ">"])

@@ -226,7 +226,7 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
 
     for limit <- [0.1, {0.1}, {"0", 1}, [0, 1], {0, nil}, {:nan, 1}, {0, 1, 2} | beyond] do
       assert refused([], dt_limit: limit) ==
-               "expected dt_limit to be {min, max}, two numbers, got: #{inspect(limit)}"
+               "expected dt_limit to be {min, max}, two numbers, integers within 64 bits, got: #{inspect(limit)}"
     end
 
     for limit <- [
@@ -243,13 +243,15 @@ defmodule ExPhil.Native.SelectiveScan.BadInputTest do
     end
 
     assert refused([], dt_limit: {1, 0}) ==
-             "expected dt_limit to be {min, max} with min not above max, got: {1.0, 0.0}"
+             "expected dt_limit to be {min, max} with min not above max, got: {1, 0}"
 
     # Numbers of f64, but f32 has none of them.
     assert refused([], dt_limit: {1.0e300, 1.0e301}) =~
-             "max above :neg_infinity, in the type of the scan, got: {1e300"
+             "max above :neg_infinity, in the type of the scan, got: {1.0e300, 1.0e301}"
 
-    assert refused([], dt_limit: {-1.0e301, -1.0e300}) =~ "in the type of the scan"
+    assert refused([], dt_limit: {1.0e300, :infinity}) =~ "in the type of the scan, got: {1.0e300, :infinity}"
+    assert refused_backward([], dt_limit: {-1.0e301, -1.0e300}) =~ "in the type of the scan"
+    assert refused_step([], dt_limit: {1.0e300, :infinity}) =~ "in the type of the scan, got: {1.0e300, :infinity}"
   end
 
   test "steps that are not causal" do
