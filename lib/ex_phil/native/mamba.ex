@@ -31,8 +31,9 @@ if Code.ensure_loaded?(Axon) do
     `Edifice.SSM.Mamba.step/3` to 1.9e-6. MambaNIF gives what its kernel is written to compute, bit by bit; that
     multiplies each channel's input with its own step size, where the others take the mean.
     """
-    alias ExPhil.Native.{Layers, SelectiveScan}
+    alias ExPhil.Native.{Error, Layers, SelectiveScan, Tensor}
     alias ExPhil.Native.Mamba.{Block, Options, Weights}
+    alias ExPhil.Native.SelectiveScan.Check
 
     # Where ExPhil's and Edifice's models keep the step size.
     @least_step 0.001
@@ -107,8 +108,7 @@ if Code.ensure_loaded?(Axon) do
     Under a policy of mixed precision the scan runs in f32 as ever, but Axon hands its state over in the policy's types, rounded
     from frame to frame.
 
-    A step is causal: what `ExPhil.Native.SelectiveScan.step/7` refuses among the options of the scan, it refuses here
-    when the model is compiled.
+    A step is causal: what `ExPhil.Native.SelectiveScan.step/7` refuses among the options of the scan, it refuses here.
 
     ## Examples
 
@@ -131,6 +131,7 @@ if Code.ensure_loaded?(Axon) do
         do: raise(ArgumentError, "expected head to be a function of one node, got: #{inspect(head)}")
 
       opts = Options.read!(opts)
+      opts |> Options.of_scan() |> Check.causal!(nil)
       past = Map.new(kept(opts), fn {name, shape} -> {name, Axon.input(name, shape: shape)} end)
       frame = Axon.input("frame", shape: {nil, opts.embed_size})
       {hidden, state} = frame |> project(opts) |> blocks(past, %{opts | dropout: 0.0})
@@ -148,7 +149,7 @@ if Code.ensure_loaded?(Axon) do
 
     @doc """
     The state of `build_step/1` before the first frame of `batch` sequences: zeros, by the names of the inputs. Options
-    are those of `build_step/1`.
+    are those of `build_step/1`. Raises `ExPhil.Native.Error` where there is no memory for them.
 
     ## Examples
 
@@ -164,7 +165,8 @@ if Code.ensure_loaded?(Axon) do
       {_head, opts} = Options.split!(opts, [:head])
 
       for {name, shape} <- kept(Options.read!(opts)), into: %{} do
-        {name, Nx.broadcast(Nx.tensor(0.0, type: :f32), put_elem(shape, 0, batch))}
+        # Nx would end the BEAM where there is no memory.
+        {name, shape |> put_elem(0, batch) |> Tensor.zeros() |> Tensor.to_nx()}
       end
     end
 
@@ -205,27 +207,37 @@ if Code.ensure_loaded?(Axon) do
     $A$ is -1, …, -state in every channel and dt is kept between 0.001 and 0.1, as there; and as there, the decay has
     the step size of the channel while the input has the mean of all channels.
 
-    Options are `:scan`, those of `ExPhil.Native.SelectiveScan.scan/6`.
+    Options are `:scan`, those of `ExPhil.Native.SelectiveScan.scan/6`. Others are ignored: Axon hands over its own, such as
+    `:mode`, to the function of a layer.
     """
     @spec exphil_scan(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), keyword) :: Nx.Tensor.t()
     def exphil_scan(x, b, c, dt, opts \\ []) do
-      {x, dt, a} = exphil_inputs(x, b, dt)
+      {x, dt, a} = exphil_inputs(x, b, c, dt)
       SelectiveScan.scan(x, dt, a, b, c, scan_options(opts))
     end
 
     @doc """
-    The same, one frame on: `{y, state}`, with the shapes of `ExPhil.Native.SelectiveScan.step/7`.
+    The same, one frame on: `{y, state}`, with the shapes and options of `ExPhil.Native.SelectiveScan.step/7`.
     """
     @spec exphil_step(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), keyword) ::
             {Nx.Tensor.t(), Nx.Tensor.t()}
     def exphil_step(state, x, b, c, dt, opts \\ []) do
-      {x, dt, a} = exphil_inputs(x, b, dt)
+      {x, dt, a} = exphil_inputs(x, b, c, dt)
+      of_nx!(state, :state)
       SelectiveScan.step(Nx.as_type(state, Nx.type(a)), x, dt, a, b, c, scan_options(opts))
     end
 
     defp scan_options(opts), do: SelectiveScan.Options.keywords!(opts)[:scan] || []
 
-    defp exphil_inputs(x, b, dt) do
+    defp exphil_inputs(x, b, c, dt) do
+      for {name, tensor} <- [x: x, b: b, c: c, dt: dt], do: of_nx!(tensor, name)
+
+      if Nx.shape(dt) != Nx.shape(x),
+        do: Error.wrong!(:dt, "have the shape of x, #{inspect(Nx.shape(x))}", Nx.shape(dt))
+
+      for {name, %{shape: {}}} <- [x: x, b: b],
+          do: Error.wrong!(name, "have an axis of channels or states, the last", {})
+
       dt = Nx.clip(dt, @least_step, @greatest_step)
       shape = {Nx.axis_size(x, -1), Nx.axis_size(b, -1)}
       a = shape |> Nx.iota(axis: 1, type: Layers.own_type(x)) |> Nx.add(1) |> Nx.negate()
@@ -233,6 +245,10 @@ if Code.ensure_loaded?(Axon) do
       scaled = x |> Nx.multiply(Nx.mean(dt, axes: [-1], keep_axes: true)) |> Nx.divide(dt)
       {Nx.as_type(scaled, Nx.type(x)), Nx.as_type(dt, Nx.type(x)), a}
     end
+
+    # They go through Nx before the scan sees them.
+    defp of_nx!(%Nx.Tensor{} = tensor, name), do: Tensor.given!(tensor, name)
+    defp of_nx!(other, name), do: Error.wrong!(name, "be an Nx.Tensor", other)
 
     @doc """
     The parameters of a `block: :mamba_ssm` model from a safetensors file with the names of mamba_ssm or of Hugging Face

@@ -123,6 +123,19 @@ if Code.ensure_loaded?(Axon) do
         end
       end
 
+      test "has all parameters, so that it runs as it is", %{tmp_dir: dir} do
+        layer = Map.delete(@layer, "mixer.conv1d.bias")
+        loaded = dir |> file(%{"backbone.embeddings.weight" => @table}, layer) |> Mamba.load_safetensors()
+        assert loaded["input_projection"]["bias"] == Nx.broadcast(0.0, {4})
+        assert loaded["mamba_block_1_conv_dw_conv"]["bias"] == Nx.broadcast(0.0, {8})
+
+        opts = [embed_size: 3, hidden_size: 4, state_size: 2, num_layers: 1, block: :mamba_ssm]
+        {_init, predict} = Axon.build(Mamba.build_step(opts))
+        inputs = opts |> Mamba.initial_state() |> Map.put("frame", Nx.tensor([[0.0, 0.0, 1.0]]))
+        assert {output, _state} = predict.(Axon.ModelState.new(loaded), inputs)
+        assert Nx.shape(output) == {1, 4}
+      end
+
       test "may be in several files", %{tmp_dir: dir} do
         whole = file(dir, %{"backbone.embeddings.weight" => @table, "lm_head.weight" => @head})
         tensors = for {name, tensor} <- Tensor.load_safetensors(whole), into: %{}, do: {name, Tensor.to_nx(tensor)}
@@ -249,6 +262,29 @@ if Code.ensure_loaded?(Axon) do
         turned = for tensor <- given, do: Nx.reverse(tensor, axes: [1])
         wanted = turned |> then(&apply(Mamba, :exphil_scan, &1)) |> Nx.reverse(axes: [1])
         close!(apply(Mamba, :exphil_scan, given ++ [[scan: [reverse: true]]]), wanted, 1.0e-6)
+      end
+
+      test "is told what is no tensor, and no shape that fits" do
+        [x, b, c, dt] = for name <- ["x", "b", "c", "dt"], do: inputs()[name]
+
+        for {given, words} <- [
+              {[nil, b, c, dt], "expected x to be an Nx.Tensor, got: nil"},
+              {[x, [1.0], c, dt], "expected b to be an Nx.Tensor, got: [1.0]"},
+              {[x, b, Tensor.zeros({1}), dt], "expected c to be an Nx.Tensor, got: #ExPhil"},
+              {[x, b, c, 0.1], "expected dt to be an Nx.Tensor, got: 0.1"},
+              {[x, b, c, dt[[0]]], "expected dt to have the shape of x, {2, 9, 6}, got: {9, 6}"},
+              {[x, Nx.tensor(1.0), c, dt], "expected b to have an axis of channels or states, the last, got: {}"},
+              {[x, b, c, %{dt | data: nil}], "expected dt to have data that a backend of Nx holds"}
+            ] do
+          error = assert_raise ArgumentError, fn -> apply(Mamba, :exphil_scan, given) end
+          assert error.message =~ words
+        end
+
+        frames = for tensor <- [x, b, c, dt], do: tensor[[.., 0]]
+
+        assert_raise ArgumentError, "expected state to be an Nx.Tensor, got: nil", fn ->
+          apply(Mamba, :exphil_step, [nil | frames])
+        end
       end
 
       # The layer of the scan as their models have it, over inputs that come as they are.
@@ -500,10 +536,22 @@ if Code.ensure_loaded?(Axon) do
     end
 
     test "a step is causal" do
-      opts = [embed_size: 5, hidden_size: 8, state_size: 3, scan: [bidirectional: true]]
-      {init, _predict} = Axon.build(Mamba.build_step(opts))
-      inputs = opts |> Mamba.initial_state() |> Map.put("frame", Nx.broadcast(0.0, {1, 5}))
-      assert_raise Axon.CompileError, ~r/bidirectional/, fn -> init.(inputs, Axon.ModelState.empty()) end
+      for block <- [:exphil, :mamba_ssm],
+          {scan, words} <- [
+            {[bidirectional: true], "expected bidirectional to be false in a step, got: true"},
+            {[reverse: true], "expected reverse to be false in a step, got: true"},
+            {[method: :poly], ~r/expected method to be causal in a step .*, got: :poly/}
+          ] do
+        opts = [embed_size: 5, hidden_size: 8, state_size: 3, block: block, scan: scan]
+        assert_raise ArgumentError, words, fn -> Mamba.build_step(opts) end
+      end
+
+      assert %Axon{} = Mamba.build_step(embed_size: 5, scan: [method: :poly, bidirectional: false])
+    end
+
+    test "a state that no memory holds is refused" do
+      no_memory = fn -> Mamba.initial_state([embed_size: 3], 1_000_000_000) end
+      assert_raise ExPhil.Native.Error, ~r/out of memory/, no_memory
     end
 
     test "under mixed precision the scan keeps its parameters and states in f32" do

@@ -52,16 +52,22 @@ if Code.ensure_loaded?(Axon) do
       options
     end
 
-    defp scan!(%{block: block, scan: scan}) do
-      of_layer = if block == :mamba_ssm, do: [:skip, :dt_bias], else: []
+    defp scan!(%{scan: scan} = options) do
+      of_layer = of_layer(options)
       known = of_layer ++ Layers.of_scan()
 
       for {name, _value} <- scan,
           name not in known,
           do: Error.wrong!("options of scan", "be among #{known |> Enum.sort() |> Error.list()}", name)
 
-      scan |> Keyword.drop(of_layer) |> Options.read!(:scan)
+      of_scan(options)
     end
+
+    @doc "The options of the scan among those of a model, as `ExPhil.Native.SelectiveScan.Options`."
+    def of_scan(options), do: options.scan |> Keyword.drop(of_layer(options)) |> Options.read!(:scan)
+
+    defp of_layer(%{block: :mamba_ssm}), do: [:skip, :dt_bias]
+    defp of_layer(_exphil), do: []
 
     # Of these neither counts before the other.
     defp one_width!(opts) do

@@ -105,17 +105,37 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       if not Keyword.keyword?(options), do: Error.wrong!("defn_options", "be a keyword list", options)
     end
 
-    defp parameters!(%Axon.ModelState{} = state), do: state
+    defp parameters!(%Axon.ModelState{data: %{} = layers} = state) do
+      parameters!(layers)
+      state
+    end
 
     defp parameters!(%{} = layers) when not is_struct(layers) do
       for {layer, parameters} <- layers,
           not is_map(parameters),
           do: Error.wrong!("parameters", "be maps of tensors by the names of layers", {layer, parameters})
 
+      for {layer, parameters} <- layers, do: parameter!("of layer #{inspect(layer)}", parameters)
       Axon.ModelState.new(layers)
     end
 
     defp parameters!(other), do: Error.wrong!("parameters", "be an Axon.ModelState or a map", other)
+
+    # What Nx would refuse when the serving starts, or when it is asked, is refused here.
+    defp parameter!(where, %Nx.Tensor{} = tensor) do
+      if match?(%Nx.Defn.Expr{}, tensor.data), do: Error.wrong!("parameter #{where}", "hold numbers", tensor)
+      Tensor.whole!(tensor, "parameter #{where}")
+    end
+
+    defp parameter!(where, %{} = of_layer) when not is_struct(of_layer) do
+      for {name, parameter} <- of_layer, do: parameter!("#{inspect(name)} #{where}", parameter)
+    end
+
+    # Such as a quantized tensor of Axon.
+    defp parameter!(where, other) do
+      if Nx.Container.impl_for(other) in [nil, Nx.Container.Any],
+        do: Error.wrong!("parameter #{where}", "be an Nx.Tensor", other)
+    end
 
     # The tensors of a request of one game, by their names.
     defp request(opts) do
@@ -176,14 +196,14 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       end
     end
 
-    defp numbers!(name, %Nx.Tensor{data: %of{}} = tensor) when of in [Nx.Defn.Expr, Nx.TemplateBackend],
-      do: Error.wrong!(name, "hold numbers", tensor)
+    defp numbers!(name, %Nx.Tensor{data: %Nx.Defn.Expr{}} = tensor), do: Error.wrong!(name, "hold numbers", tensor)
 
-    # The shape of such a one is without them.
-    defp numbers!(name, %Nx.Tensor{vectorized_axes: [_ | _] = axes}),
-      do: Error.wrong!(name, "have no vectorized axes", axes)
+    defp numbers!(name, %Nx.Tensor{} = tensor) do
+      %{vectorized_axes: axes} = Tensor.whole!(tensor, name)
+      # The shape of such a one is without them.
+      if axes != [], do: Error.wrong!(name, "have no vectorized axes", axes)
+    end
 
-    defp numbers!(_name, %Nx.Tensor{}), do: :ok
     defp numbers!(name, other), do: Error.wrong!(name, "be an Nx.Tensor", other)
 
     defp fits!(_name, %{shape: shape, type: {:f, 32}}, shape), do: :ok

@@ -65,8 +65,20 @@ if Code.ensure_loaded?(Axon) do
         end
 
       whole!(Map.keys(tensors), path)
-      parameters
+      Map.new(parameters, fn {layer, own} -> {layer, with_bias(layer, own)} end)
     end
+
+    # The layers here have one where a file may have none.
+    defp with_bias(layer, %{"kernel" => kernel} = own) do
+      if layer == "input_projection" or String.ends_with?(layer, "_conv_dw_conv") do
+        size = Nx.axis_size(kernel, -1)
+        Map.put_new_lazy(own, "bias", fn -> {size} |> Tensor.zeros(Nx.type(kernel)) |> Tensor.to_nx() end)
+      else
+        own
+      end
+    end
+
+    defp with_bias(_layer, own), do: own
 
     # No file says which of two is meant.
     defp once!(names, path) do

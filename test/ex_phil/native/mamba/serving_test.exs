@@ -221,6 +221,21 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(ExPhil.Native.Mamba.Serving
       end
     end
 
+    test "parameters that hold no numbers are refused by their names" do
+      for {wrong, words} <- [
+            {nil, "to be an Nx.Tensor, got: nil"},
+            {"b", ~S(to be an Nx.Tensor, got: "b")},
+            {Nx.template({5, 8}, :f32), "to hold numbers, got: #Nx.Tensor"},
+            {Nx.Defn.debug_expr(&Nx.negate/1).(Nx.tensor([1.0])), "to hold numbers, got: #Nx.Tensor"},
+            {%{Nx.tensor([1.0]) | shape: {2}}, "to hold 8 bytes, got: 4 bytes"}
+          ],
+          layers = %{"layer" => %{"of" => %{"kernel" => wrong}}},
+          parameters <- [layers, Axon.ModelState.new(layers)] do
+        error = assert_raise ArgumentError, fn -> Mamba.Serving.new(parameters, @opts) end
+        assert error.message =~ ~s(expected parameter "kernel" "of" of layer "layer" ) <> words
+      end
+    end
+
     test "options of its own are refused where Nx would take them and fall later" do
       for {name, values, words} <- [
             {:batch_size, [nil, 0, 1.5, :many], "be a positive integer"},
@@ -258,6 +273,11 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(ExPhil.Native.Mamba.Serving
              ~r/expected the state to have \["mamba_block_1_conv_state", .*"frame"/},
             {{frame, %{state | name => Nx.concatenate([tensor, tensor])}},
              "expected mamba_block_1_conv_state to have shape {1, 4, 16}, got: {2, 4, 16}"},
+            {{%{frame | data: %Nx.BinaryBackend{state: <<1>>}}, state},
+             "expected frame to hold 20 bytes, got: 1 bytes"},
+            {{%{frame | data: nil}, state}, "expected frame to have data that a backend of Nx holds, got: nil"},
+            {{frame, %{state | name => %{tensor | data: %Nx.BinaryBackend{state: <<>>}}}},
+             "expected mamba_block_1_conv_state to hold 256 bytes, got: 0 bytes"},
             {{Nx.template({1, 5}, :f32), state}, ~r/^expected frame to hold numbers, got: #Nx.Tensor/},
             {{Nx.Defn.debug_expr(&Nx.negate/1).(frame), state},
              ~r/^expected frame to hold numbers, got: #Nx.Tensor/},
