@@ -14,11 +14,11 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   With neither of the two, both; `--no-profile-ops` and `--no-profile-scan` leave one out. Times are of whole calls from
   Elixir, from and to memory of the BEAM, in microseconds: mean, standard deviation, least, median and 99th percentile;
   throughput is frames (batch times seqlen, in a step batch) a second by the mean. Nx takes part where its default backend
-  is a compiled one.
+  is a compiled one. `--help` prints this.
   """
   use Mix.Task
 
-  alias ExPhil.Native.SelectiveScan.{Options, Timing}
+  alias ExPhil.Native.SelectiveScan.{Backend, Options, Timing}
   alias ExPhil.Native.{Error, SelectiveScan, Tensor}
 
   @switches [
@@ -36,6 +36,14 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
 
   @impl true
   def run(args) do
+    if Enum.any?(args, &(&1 in ["--help", "-h"])),
+      do: Mix.Tasks.Help.run(["selective_scan.profile"]),
+      else: profile(args)
+  rescue
+    error in Error -> Mix.raise(error.message)
+  end
+
+  defp profile(args) do
     {flags, rest, wrong} = OptionParser.parse(args, strict: @switches)
 
     for {name, value} <- wrong ++ Enum.map(rest, &{&1, nil}) do
@@ -51,11 +59,9 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
     inputs = inputs(sizes)
 
     Mix.shell().info("batch #{sizes.batch}, seq #{sizes.seqlen}, dim #{sizes.dim}, state #{sizes.dstate}, f32; µs")
-    if not compiled_nx?(), do: Mix.shell().info("nx is left out: there is no compiled backend of Nx")
+    if not Backend.compiled_nx?(), do: Mix.shell().info("nx is left out: there is no compiled backend of Nx")
     if wanted?(flags, :profile_ops), do: table("function", sizes, operations(inputs))
     if wanted?(flags, :profile_scan), do: table("method", sizes, methods(inputs))
-  rescue
-    error in Error -> Mix.raise(error.message)
   end
 
   # Where nothing is said of a table, it is wanted unless another is.
@@ -99,11 +105,8 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   defp backends do
     native = if SelectiveScan.available?(), do: [:cpu], else: []
     cuda = if SelectiveScan.cuda_available?(), do: [:cuda], else: []
-    native ++ cuda ++ if(compiled_nx?(), do: [:nx], else: [])
+    native ++ cuda ++ if(Backend.compiled_nx?(), do: [:nx], else: [])
   end
-
-  # In Nx's own backend, in Elixir, the sizes of this task would take hours.
-  defp compiled_nx?, do: Code.ensure_loaded?(Nx) and elem(apply(Nx, :default_backend, []), 0) != Nx.BinaryBackend
 
   defp inputs(%{batch: batch, seqlen: seq, dim: dim, dstate: state}) do
     :rand.seed(:exsss, {1, 2, 3})

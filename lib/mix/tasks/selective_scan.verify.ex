@@ -20,6 +20,7 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
 
     * `--backend` - `cpu`, `cuda` or `cuda:N`, may be given more than once; default: the CPU and, where there is a
       device, CUDA
+    * `--help` - prints this
   """
   use Mix.Task
 
@@ -35,6 +36,14 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
 
   @impl true
   def run(args) do
+    if Enum.any?(args, &(&1 in ["--help", "-h"])),
+      do: Mix.Tasks.Help.run(["selective_scan.verify"]),
+      else: verify(args)
+  rescue
+    error in Error -> Mix.raise(error.message)
+  end
+
+  defp verify(args) do
     backends = backends(args)
     input = Verify.input(@sizes)
     {batch, seq, dim, state} = @sizes
@@ -44,8 +53,6 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
     )
 
     report(for backend <- backends, do: {backend, Verify.results(backend, input)})
-  rescue
-    error in Error -> Mix.raise(error.message)
   end
 
   # Of the results by their backends.

@@ -15,6 +15,15 @@ defmodule Mix.Tasks.SelectiveScan.VerifyTest do
     refute words =~ "!"
   end
 
+  test "says what it does, and does nothing" do
+    for task <- [Task, Mix.Tasks.SelectiveScan.Profile], flag <- ["--help", "-h"] do
+      words = capture_io(fn -> task.run([flag]) end)
+      assert words =~ ~r/mix selective_scan\.(verify|profile)/
+      assert words =~ "--help"
+      refute words =~ "Summary\n"
+    end
+  end
+
   test "backends are compared with one another" do
     results = Verify.results(:cpu, Verify.input({1, 6, 3, 2}))
     words = capture_io(fn -> Task.report(cpu: results, cpu: results) end)

@@ -137,6 +137,9 @@ defmodule ExPhil.Native.SelectiveScan.Backend do
   # Compiled with Nx, and it is still there.
   defp nx?, do: Code.ensure_loaded?(ExPhil.Native.Defn.Call) and Code.ensure_loaded?(Nx)
 
+  @doc "Whether Nx computes in something else than Elixir. Its own backend takes hours for sizes that others have in a moment."
+  def compiled_nx?, do: nx?() and elem(apply(Nx, :default_backend, []), 0) != Nx.BinaryBackend
+
   defp nx! do
     if not nx?() do
       unavailable!(

@@ -3,7 +3,7 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   # The first calls of a problem, made before anybody waits for them: real ones, on tensors that are all zero, so that
   # what they leave ready is what the next calls need.
   alias ExPhil.Native.{Error, SelectiveScan, Tensor}
-  alias ExPhil.Native.SelectiveScan.Options
+  alias ExPhil.Native.SelectiveScan.{Backend, Options}
 
   @functions [:scan, :step, :backward]
   @optional Options.optional()
@@ -15,14 +15,28 @@ defmodule ExPhil.Native.SelectiveScan.Warmup do
   def run(opts) do
     {own, options} = opts |> Options.among!(@own ++ Options.known(:scan)) |> Keyword.split(@own)
     tensors = tensors(own)
+    functions = functions!(Keyword.get(own, :for, [:scan]))
+    room!(functions, tensors, options)
 
-    for function <- functions!(Keyword.get(own, :for, [:scan])),
+    for function <- functions,
         call = call(function, tensors, options),
         _ <- 1..@calls do
       call.()
     end
 
     :ok
+  end
+
+  # Nx's own backend has all states of all frames three times over, and where there is no memory for them the BEAM ends.
+  defp room!([:step], _tensors, _options), do: :ok
+
+  defp room!(_functions, %{x: x, dt: dt, a: a, b: b, c: c} = tensors, options) do
+    {backend, _why} = SelectiveScan.backend_for(x, dt, a, b, c, options ++ optional(tensors))
+
+    if backend == :nx and not Backend.compiled_nx?() do
+      [_dim | states] = Tuple.to_list(a.shape)
+      Tensor.zeros(List.to_tuple([3 | Tuple.to_list(x.shape) ++ states]), a.type)
+    end
   end
 
   defp functions!([_ | _] = functions) do

@@ -84,6 +84,20 @@ defmodule ExPhil.Native.SelectiveScan.WarmupTest do
     assert warmup([]) == :ok
   end
 
+  @tag :nx
+  test "states that Nx has no memory for are refused, and wrong calls before them" do
+    # Short to write down, and 2^40 states.
+    [long, wide] = [{1, 2 ** 20, 1}, {1, 2 ** 20}]
+    large = [x: long, a: wide, b: wide, c: wide, backend: :nx]
+
+    for functions <- [[:scan], [:backward], [:step, :scan]] do
+      no_memory = fn -> SelectiveScan.warmup([for: functions] ++ large) end
+      assert_raise ExPhil.Native.Error, ~r/out of memory/, no_memory
+      wrong = fn -> SelectiveScan.warmup([for: functions, z: {1, 2, 3}] ++ large) end
+      assert_raise ArgumentError, ~r/expected z to have shape/, wrong
+    end
+  end
+
   @tag :no_cuda
   test "a backend that cannot run says why" do
     assert_raise ExPhil.Native.Error, ~r/the cuda backend cannot run/, fn -> warmup(backend: :cuda) end
