@@ -1,5 +1,5 @@
 // The forward scan of forward.cu where the device's engine for copies can bring tiles, of x, dt, z, B and C as they lie in device
-// memory (`Bulk` of policy/forward.rs); it takes y away, too (bulk.cuh).
+// memory (`Bulk` of policy/forward/plan.rs); it takes y away, too (bulk.cuh).
 //
 // A block walks one chunk of one batch row for CHANNELS channels. Of its warps, WARPS walk; one thread of a further one, the
 // carrier, asks for tiles, STAGES ahead, and has outputs taken away. No barrier is for all: walkers wait for a tile to
@@ -228,7 +228,7 @@ __device__ __forceinline__ void store_outputs(Shared& shared, const Arguments& a
   }
 }
 
-// SHARES: a launch walks some blocks of those of all rows in line, from args.first_block on (Share in policy/forward.rs).
+// SHARES: a launch walks some blocks of those of all rows in line, from args.first_block on (Share in policy/forward/plan.rs).
 __device__ __forceinline__ Place find_place_in_line(const Arguments& args) {
 #if !SHARES
   return find_place(args);
@@ -408,7 +408,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, MIN_BLOCKS)
   // Where few frames are missing, the last tile is walked like the others, if they leave the states as they are: what the engine
   // brings of them is zero. Where dt is not Δ they do not, unless nobody wants the states.
   const bool leaves_states = CHANGES_DT ? !args.final_state : thread.finite;
-  const int whole = last_rows == TILE || (last_rows * 4 >= TILE * 3 && leaves_states) ? tiles : tiles - 1;
+  const int whole = last_rows == TILE || (last_rows >= WHOLE_FROM && leaves_states) ? tiles : tiles - 1;
 
   Turn<STAGES> stage;
   Real delta[SPAN], last[SPAN];

@@ -3,8 +3,8 @@
 // thread needs an address, a condition or a register. What lies beyond the tensor is zero where it is brought, and what lies behind
 // it is left alone where it is taken away.
 
-// Tiles in shared memory, where they are walked by WARPS warps and one thread of a further one, the carrier, asks for them.
-#define STAGES 3
+// Tiles lie in STAGES places of shared memory, where they are walked by WARPS warps and one thread of a further one, the carrier, asks
+// for them.
 #define ALL_THREADS (THREADS + 32)
 // Whether the projections' elements are made reals for all who walk a tile, by the carrier's warp: each is read by every channel, and
 // to take 16 bits apart would cost each of them an operation.

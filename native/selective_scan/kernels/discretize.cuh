@@ -22,9 +22,6 @@
 
 // Methods whose gain is Δψ(z): of A they know by z alone, and of Δ besides by the input, which has it as a factor.
 #define GAIN_BY_Z (METHOD == ZOH || METHOD == BILINEAR || METHOD == RK4)
-// Over a chunk, a product of decays is exp(A ΣΔ). Not so where complex: the error of ΣΔ, times |Im A|, would turn the
-// phase, so there the product itself is taken.
-#define DECAY_BY_SUM (METHOD != BILINEAR && !COMPLEX)
 #define NEEDS_PHI (METHOD == ZOH_EXACT || (!TAYLOR && (METHOD == FOH || METHOD == POLY || METHOD == HIGHORDER)))
 
 // A in the rates of decay. An infinite one would make NaN of frames of no Δ, which leave the state as it is; so would one

@@ -21,11 +21,8 @@
 #define SPAN_REALS (START_REALS > SUM_REALS ? START_REALS : SUM_REALS)
 // From one order of a lane's states to the next (see order_of).
 #define ORDER_STEP (STATES / ORDERS)
-// Where a chunk has many tiles, the state before its first is had from memory again: the shared memory that it leaves is that
-// of one block more.
-#define TILES_NOT_KEPT (TILES > 3 ? 1 : 0)
 // Whether it is known here that a row is one tile: it is longer than the usual, or in parts.
-#define ROW_IS_TILE (TILE > 32 || PARTS > 1)
+#define ROW_IS_TILE (TILE > BACKWARD_TILE || PARTS > 1)
 // Whether rates are settled when the row's one tile has come, whose way from memory hides theirs. Packed rows take 1% longer so
 // (H200).
 #define RATES_LATER (ROW_IS_TILE && !SUMMARY && !SEQ_IDX)

@@ -1,4 +1,4 @@
-// The forward scan of forward.cu for rows of few channels (`Relay` of policy/forward.rs). The warps of a block walk neighbouring tiles of
+// The forward scan of forward.cu for rows of few channels (`Relay` of policy/forward/plan.rs). The warps of a block walk neighbouring tiles of
 // one strip, which is CHANNELS channels of a row, side by side, and hand the state on from tile to tile, in a ring: no exponential is
 // computed twice, and there is one launch.
 //
@@ -34,8 +34,6 @@
 #include "lanes.cuh"
 #include "bulk.cuh"
 #include "tiles.cuh"
-
-#define OWN_TILES 2
 
 // Whether outputs are summed over lanes twice, once as walked from a state of zero and once what the state that is handed over adds; else
 // a thread keeps its parts of the former in registers until it has the latter, and they are summed once. That is 5% faster, where there

@@ -142,7 +142,7 @@ __device__ __forceinline__ void walk(Tile& tile, Thread& thread, const Arguments
 #if SEQ_IDX
   const bool whole = !marked;
 #else
-  const bool whole = rows == TILE || (rows * 4 >= TILE * 3 && thread.finite);
+  const bool whole = rows == TILE || (rows >= WHOLE_FROM && thread.finite);
 #endif
 #if ROUNDS > 1
   if (whole) {

@@ -6,7 +6,10 @@ use std::ffi::CStr;
 use sha2::{Digest, Sha256};
 
 use super::arguments::Arguments;
-use super::policy::{Layout, PARTS_AT_ONCE, ROW_THREADS};
+use super::policy::{
+    BACKWARD_TILE, Layout, OWN_TILES, PARTS_AT_ONCE, ROW_THREADS, STAGES, decays_by_sum, tiles_not_kept,
+    whole_from,
+};
 use crate::{Coefficients, ElementType, Method};
 
 /// The kernels, one to a source file.
@@ -203,6 +206,12 @@ impl Configuration {
             ("ARGUMENTS_BYTES", size_of::<Arguments>()),
             ("ROW_THREADS", ROW_THREADS),
             ("PARTS_AT_ONCE", PARTS_AT_ONCE),
+            ("STAGES", STAGES),
+            ("OWN_TILES", OWN_TILES),
+            ("BACKWARD_TILE", BACKWARD_TILE),
+            ("TILES_NOT_KEPT", tiles_not_kept(self.tiles)),
+            ("WHOLE_FROM", whole_from(tile)),
+            ("DECAY_BY_SUM", usize::from(decays_by_sum(self.method, self.complex))),
         ]
         .iter()
         .map(|(name, value)| format!("-D{name}={value}"))
@@ -260,7 +269,14 @@ mod tests {
     /// A block has as much shared memory as the policy has counted, up to all that there is: none is declared beside it.
     #[test]
     fn kernels_declare_no_shared_memory_beside_what_is_counted() {
-        let programs = [Program::Forward, Program::Bulk, Program::Relay, Program::Chunks, Program::Backward];
+        let programs = [
+            Program::Forward,
+            Program::Bulk,
+            Program::Relay,
+            Program::Chunks,
+            Program::Adjoints,
+            Program::Backward,
+        ];
         for (name, source) in programs.map(Program::source).iter().chain(HEADERS) {
             let declared = source.lines().filter(|line| line.contains("__shared__"));
             let beside = Vec::from_iter(declared.filter(|line| !line.trim_start().starts_with("extern")));

@@ -57,9 +57,12 @@ impl KernelMaps {
         Ok(match configuration.program {
             Program::Bulk | Program::Relay => Self::OfScan(tiles.of_scan(arguments)?),
             Program::Chunks => Self::OfChunks(tiles.of_chunks(configuration.adjoints, arguments)?),
-            Program::Marks | Program::Prefix | Program::Forward | Program::Backward | Program::Reduce => {
-                Self::None
-            }
+            Program::Marks
+            | Program::Prefix
+            | Program::Forward
+            | Program::Adjoints
+            | Program::Backward
+            | Program::Reduce => Self::None,
         })
     }
 

@@ -45,6 +45,11 @@ const WHOLE_TILES_FROM: usize = 3;
 /// Tiles of a row up to which it is asked whether the last has its last group of frames.
 const ENDS_EARLY_UP_TO: usize = 4;
 
+/// Frames of a last tile from which on it is walked like a whole one, where those that are missing leave the states as they are.
+pub(in crate::cuda) const fn whole_from(tile: usize) -> usize {
+    (tile * 3).div_ceil(4)
+}
+
 /// Threads that a multiprocessor is to hold at least, so that the compiler leaves them registers: as many as shared
 /// memory allows where that spills nothing. Of two, three or four blocks of four warps, 256, 384 or 512 threads, each has 255, 168 or 128
 /// registers; what spills with so many is counted in bench/NOTES.md ("Spills").
@@ -350,7 +355,7 @@ impl<'a> Configurations<'a> {
             // To ask costs a hundredth of every tile.
             ends_early: chunks == 1
                 && seq <= ENDS_EARLY_UP_TO * tile
-                && (tile * 3 / 4..=tile - lanes.max(4)).contains(&(seq % tile)),
+                && (whole_from(tile)..=tile - lanes.max(4)).contains(&(seq % tile)),
             ..self.walking_forward(chunks)
         })
     }

@@ -9,12 +9,12 @@ mod forward;
 use super::arguments::passes;
 use crate::{Coefficients, Method, Problem, Projection};
 
+pub(super) use backward::{BACKWARD_TILE, boundary_interval, depends_on_alignment, tiles_not_kept};
 pub use backward::{BackwardPlan, Piece, StatesPlan};
-pub(super) use backward::{boundary_interval, depends_on_alignment};
 pub use configurations::Configurations;
-pub(super) use configurations::{PARTS_AT_ONCE, ROW_THREADS};
+pub(super) use configurations::{PARTS_AT_ONCE, ROW_THREADS, whole_from};
 pub use forward::{Bulk, ForwardPlan, Pieces, Relay};
-pub(super) use forward::{Share, swizzles_inputs, swizzles_outputs, writes_outputs_once};
+pub(super) use forward::{OWN_TILES, STAGES, Share, swizzles_inputs, swizzles_outputs, writes_outputs_once};
 
 /// Shared memory that a block costs beside its own.
 pub(super) const RESERVED_SHARED: usize = 1 << 10;
@@ -161,9 +161,14 @@ pub(super) fn is_constant(projection: Projection) -> bool {
     projection == Projection::Constant
 }
 
-/// Whether the product of the decays over a chunk is had from the sum of Δ; discretize.cuh says why not always.
+/// Whether the product of the decays over a chunk is had as exp(A ΣΔ). Not so where complex: the error of ΣΔ, times |Im A|, would turn
+/// the phase, so there the product itself is taken.
 pub(super) fn decay_by_sum(problem: &Problem) -> bool {
-    problem.method != Method::Bilinear && !problem.complex
+    decays_by_sum(problem.method, problem.complex)
+}
+
+pub(super) const fn decays_by_sum(method: Method, complex: bool) -> bool {
+    !matches!(method, Method::Bilinear) && !complex
 }
 
 /// States a thread, so that `lanes` threads hold at least `count`: whole packs of up to 16 bytes.

@@ -8,7 +8,7 @@ use crate::cuda::policy::{Layout, Properties, blocks, is_plain, state_words, sta
 use crate::{Method, Problem};
 
 /// Frames of a tile of the backward pass, and frames and channels that a thread of it has in registers.
-pub(in crate::cuda::policy) const BACKWARD_TILE: usize = 32;
+pub(in crate::cuda) const BACKWARD_TILE: usize = 32;
 pub(in crate::cuda::policy) const SPAN: usize = 4;
 pub(in crate::cuda::policy) const PAIR: usize = 2;
 /// Frames up to which a row is one chunk.

@@ -18,10 +18,12 @@ use layout::{channels_of_warp, lanes_of};
 use memory::{BOUNDED_FROM, adjoints_fit, most_carried, summary_of_chunk};
 use segments::{is_short, most_segments, segments, segments_before_short};
 
-pub(super) use layout::{BACKWARD_TILE, LONGEST_ALONE, PAIR, SPAN, is_heavy_walk_back, is_light_walk_back};
+pub(in crate::cuda) use layout::BACKWARD_TILE;
+pub(super) use layout::{LONGEST_ALONE, PAIR, SPAN, is_heavy_walk_back, is_light_walk_back};
 pub(in crate::cuda) use memory::{boundary_interval, depends_on_alignment};
 pub(super) use memory::{sequence_bytes, sums_of_frame};
 pub use plan::{BackwardPlan, Piece, StatesPlan};
+pub(in crate::cuda) use shared::tiles_not_kept;
 pub(super) use shared::{backward_bytes, summary_bytes};
 
 /// Where memory is not bounded: sums of dB and dC of a launch at most. They stay in an H200's cache; where a cache is smaller they

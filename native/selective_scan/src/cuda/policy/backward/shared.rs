@@ -13,6 +13,12 @@ fn keeps_da_in_registers(problem: &Problem) -> bool {
     is_short && !problem.complex && problem.method == Method::Zoh && varying(problem) == 2
 }
 
+/// Of a chunk of many tiles, the state before its first is had from memory again: the shared memory that it leaves is that of one block
+/// more.
+pub(in crate::cuda) const fn tiles_not_kept(tiles: usize) -> usize {
+    if tiles > 3 { 1 } else { 0 }
+}
+
 /// Shared memory of scan_backward, for chunks of so many tiles.
 pub(in crate::cuda::policy) fn backward_bytes(problem: &Problem, layout: &Layout, tiles: usize) -> usize {
     let lane = layout.states * problem.components();
@@ -22,8 +28,8 @@ pub(in crate::cuda::policy) fn backward_bytes(problem: &Problem, layout: &Layout
     // Parts have two spans of sources, and leave one another three sets of states.
     let (sources, ends) = if layout.parts > 1 { (2 * SPAN, 3 * starts) } else { (SPAN, 0) };
     let part = layout.tile / layout.parts;
-    // The states before the tiles of a chunk but the last, and, of many, the first.
-    let kept = if tiles > 3 { tiles - 2 } else { tiles - 1 };
+    // The states before the tiles of a chunk but the last.
+    let kept = tiles - 1 - tiles_not_kept(tiles);
     let frames = (2 * part + sources) * channels;
     let da = if keeps_da_in_registers(problem) { 0 } else { starts };
     let spans = part / SPAN * starts.max(2 * SPAN * slots) + da + ends;

@@ -26,6 +26,7 @@ pub(super) use layout::{CHANNELS_FOR_TIME_LANES, MOST_LANES, MOST_ROUNDS, TILE_O
 pub(in crate::cuda) use plan::Share;
 pub use plan::{Bulk, ForwardPlan, Pieces, Relay};
 pub(super) use relay::RELAY_WARPS;
+pub(in crate::cuda) use shared::{OWN_TILES, STAGES};
 pub(super) use shared::{bulk_bytes, forward_bytes, relay_bytes};
 
 /// Multiples of all blocks that run at a time which chunks may come to, beside as few as are joined without a launch. (Of long rows two

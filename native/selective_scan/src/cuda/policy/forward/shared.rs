@@ -8,9 +8,9 @@ use crate::{ElementType, Problem};
 /// The place of a block of forward.cu or of bulk.cu.
 const PLACE_BYTES: usize = 64;
 /// Tiles of a warp of relay.cu.
-const OWN_TILES: usize = 2;
+pub(in crate::cuda) const OWN_TILES: usize = 2;
 /// Tiles of bulk.cu and of chunks.cu, and as many of outputs where these do not lie in them.
-const BULK_STAGES: usize = 3;
+pub(in crate::cuda) const STAGES: usize = 3;
 /// Bytes of a barrier, of which a tile has two, and a third where its projections are widened.
 const BARRIER_BYTES: usize = 8;
 /// Bytes that the places of elements repeat after, where they are swizzled.
@@ -64,14 +64,14 @@ pub(in crate::cuda::policy) fn bulk_bytes(problem: &Problem, layout: &Layout) ->
         let count = if problem.z { 3 } else { 2 };
         let sequences = count * sequence.next_multiple_of(alignment);
         let made = 2 * warps * 32 * 2 * 4;
-        (BULK_STAGES * (sequences + projections).next_multiple_of(alignment) + made, 0)
+        (STAGES * (sequences + projections).next_multiple_of(alignment) + made, 0)
     } else {
-        let tiles = (BULK_STAGES * (2 * sequence + projections)).next_multiple_of(alignment);
-        (tiles, BULK_STAGES * sequence.next_multiple_of(alignment))
+        let tiles = (STAGES * (2 * sequence + projections)).next_multiple_of(alignment);
+        (tiles, STAGES * sequence.next_multiple_of(alignment))
     };
     let pairs = channels * 2 * BULK_SLOTS * 4;
-    let marks = if problem.seq_idx { BULK_STAGES * tile } else { 0 };
-    let widened = BULK_STAGES * widened_bytes(problem.element, 2, tile);
+    let marks = if problem.seq_idx { STAGES * tile } else { 0 };
+    let widened = STAGES * widened_bytes(problem.element, 2, tile);
     (inputs + outputs + widened + pairs + marks + PLACE_BYTES).next_multiple_of(alignment)
 }
 
@@ -92,5 +92,5 @@ pub(in crate::cuda::policy) fn relay_bytes(problem: &Problem, layout: &Layout, s
 pub(super) fn chunks_bytes(element: ElementType, layout: &Layout) -> usize {
     let Layout { channels, tile, .. } = *layout;
     let elements = tile * (2 * channels + BULK_SLOTS);
-    BULK_STAGES * (elements * element.size() + widened_bytes(element, 1, tile))
+    STAGES * (elements * element.size() + widened_bytes(element, 1, tile))
 }
