@@ -269,20 +269,25 @@ defmodule ExPhil.Native.Tensor do
     # out at some place or other, or never. Of a backend other than Nx's own, which has the numbers, nobody knows how many there are.
     @doc false
     @spec whole!(Nx.Tensor.t(), atom | String.t()) :: Nx.Tensor.t()
-    def whole!(%{type: {class, bits}, shape: shape, vectorized_axes: axes, data: data} = tensor, name)
-        when is_atom(class) and is_integer(bits) and is_tuple(shape) and is_list(axes) do
+    def whole!(
+          %{type: {class, bits}, shape: shape, names: names, vectorized_axes: axes, data: data} = tensor,
+          name
+        )
+        when is_atom(class) and is_integer(bits) and is_tuple(shape) and length(names) == tuple_size(shape) and
+               is_list(axes) do
       sizes = if axes == [], do: Tuple.to_list(shape), else: sizes!(axes, name) ++ Tuple.to_list(shape)
       if not positive?(sizes), do: Error.wrong!(name, "have a shape that is a tuple of positive integers", shape)
       held!(data, sizes, bits, tensor, name)
       tensor
     end
 
-    def whole!(%{type: type, shape: shape, vectorized_axes: axes}, name) do
+    def whole!(%{type: type, shape: shape, names: names, vectorized_axes: axes}, name) do
       if not match?({class, bits} when is_atom(class) and is_integer(bits), type),
         do: Error.wrong!(name, "have a type such as {:f, 32}", type)
 
       if not is_tuple(shape), do: Error.wrong!(name, "have a shape that is a tuple of positive integers", shape)
-      Error.wrong!(name, "have vectorized axes that are a list", axes)
+      if not is_list(axes), do: Error.wrong!(name, "have vectorized axes that are a list", axes)
+      Error.wrong!(name, "have a list of as many names as axes, #{tuple_size(shape)}", names)
     end
 
     defp sizes!(axes, name) do

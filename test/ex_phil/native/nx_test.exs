@@ -63,6 +63,8 @@ if Code.ensure_loaded?(Nx) do
       of_a_backend = "to have data that a backend of Nx holds, got: "
 
       [
+        {:names, nil, "to have a list of as many names as axes, 3, got: nil"},
+        {:names, [nil], "to have a list of as many names as axes, 3, got: [nil]"},
         {:shape, {2, 7, 5}, "to hold 280 bytes, got: 336 bytes"},
         {:shape, nil, "to have a shape that is a tuple of positive integers, got: nil"},
         {:shape, {2, 7, -6}, "to have a shape that is a tuple of positive integers, got: {2, 7, -6}"},
@@ -105,6 +107,29 @@ if Code.ensure_loaded?(Nx) do
       frames = for tensor <- [of_nx.x, of_nx.dt], do: tensor[[.., 0]]
       step = fn -> apply(SelectiveScan, :step, [forged | frames] ++ [of_nx.a, of_nx.b, of_nx.c]) end
       assert_raise ArgumentError, ~r/expected state to have data that a backend of Nx holds, got: nil/, step
+    end
+
+    test "axes have the names of those that a result is like, eagerly and in a defn" do
+      of_nx = Map.new(random([]), fn {name, tensor} -> {name, Tensor.to_nx(tensor)} end)
+      named = %{of_nx | x: Nx.rename(of_nx.x, [:game, :frame, nil]), a: Nx.rename(of_nx.a, [:channel, :state])}
+
+      for backend <- [:cpu, :nx] do
+        scan = &apply(SelectiveScan, :scan_with_state, args(&1) ++ [[backend: backend]])
+        backward = &apply(SelectiveScan, :backward, [&1.z | args(&1)] ++ [[backend: backend]])
+
+        for in_defn? <- [false, true] do
+          [scan, backward] = for call <- [scan, backward], do: if(in_defn?, do: Nx.Defn.jit(call), else: call)
+          {y, state} = scan.(named)
+          assert {y.names, state.names} == {[:game, :frame, nil], [nil, nil, nil]}
+          assert {Nx.rename(y, [nil, nil, nil]), state} == scan.(of_nx)
+
+          gradients = backward.(named)
+          assert Map.new([:x, :a, :b], &{&1, gradients[&1].names}) == Map.new([:x, :a, :b], &{&1, named[&1].names})
+        end
+
+        gradient = Nx.Defn.grad(named.x, fn x -> %{named | x: x} |> scan.() |> elem(0) |> Nx.sum() end)
+        assert gradient.names == named.x.names
+      end
     end
 
     test "complex numbers beside those that they do not fit" do

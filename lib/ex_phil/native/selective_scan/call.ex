@@ -13,6 +13,11 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     tensors = Options.tensors!(given, options)
     Check.as_written!(form, tensors, options)
 
+    {y, final_state, boundary_states} = forward(form, given, options, wanted, tensors)
+    {named(y, elem(given, 0)), final_state, boundary_states}
+  end
+
+  defp forward(form, given, options, wanted, tensors) do
     cond do
       in_defn?(tensors) ->
         {y, final_state} = in_nx(:forward, [form, given, options])
@@ -56,6 +61,12 @@ defmodule ExPhil.Native.SelectiveScan.Call do
     with_states = [{:boundary_states, options.boundary_states} | tensors]
     Check.as_written!(:scan, with_states, options)
 
+    for {name, gradient} <- backward(dy, given, options, tensors, with_states), into: %{} do
+      {name, named(gradient, tensors[name])}
+    end
+  end
+
+  defp backward(dy, given, options, tensors, with_states) do
     cond do
       in_defn?(with_states) ->
         in_nx(:backward, [dy, given, options])
@@ -209,6 +220,15 @@ defmodule ExPhil.Native.SelectiveScan.Call do
   defp model(:b, {_x, _dt, _a, b, _c}), do: b
   defp model(:c, {_x, _dt, _a, _b, c}), do: c
   defp model(_name, {x, _dt, _a, _b, _c}), do: x
+
+  # The axes of a result have the names of those that it is like.
+  if Code.ensure_loaded?(Nx) do
+    defp named(%Nx.Tensor{} = result, %Nx.Tensor{names: names}) do
+      if Enum.any?(names), do: Nx.rename(result, names), else: result
+    end
+  end
+
+  defp named(result, _like), do: result
 
   # A result is one of Nx where x was, and complex where its model was.
   if Code.ensure_loaded?(Nx) do
