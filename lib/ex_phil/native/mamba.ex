@@ -257,10 +257,13 @@ if Code.ensure_loaded?(Axon) do
     several files, as Hugging Face has large ones, give the list of them.
     `embedding` becomes `"input_projection"`, `norm_f` and `head` keep their names; what else is beside the layers is left.
 
-    Of a model of language, the table of the embedding is the kernel of `"input_projection"`, whose bias remains zero, and
-    `lm_head` that of `"head"`. Where the file has no `lm_head`, the two are tied, and `"head"` is the table, too. Its
-    tokens come in as frames of which one number is 1, as many as the table has rows, and its logits are those of the
-    last frame:
+    Tensors keep the type that they have in the file. Where that is not f32, `init` logs a warning for every one, and casts
+    it to f32 (or what the model's `Axon.MixedPrecision` says); given to `predict` or to a serving as they are, they stay
+    what they are. Biases that the file has none of, of convolutions and of `"input_projection"`, are zero.
+
+    Of a model of language, the table of the embedding is the kernel of `"input_projection"`, and `lm_head` that of
+    `"head"`. Where the file has no `lm_head`, the two are tied, and `"head"` is the table, too. Its tokens come in as
+    frames of which one number is 1, as many as the table has rows, and its logits are those of the last frame:
 
         [embed_size: 50_280, hidden_size: 768, num_layers: 24, window_size: nil, block: :mamba_ssm]
         |> ExPhil.Native.Mamba.build()

@@ -21,8 +21,10 @@ defmodule ExPhil.Native.SelectiveScan do
   | result `y` | `{batch, seq, dim}` | that of `x` |
   | result `final_state` | `{batch, dim, state}`, with the trailing 2 of a complex `a` | that of `a` |
 
-  They are `ExPhil.Native.Tensor`s or, where Nx is there, Nx tensors: if `x` is one of Nx, so are the results. A
-  complex Nx tensor stands for one with a trailing 2. In a step (`step/7`) the axis of `seq` is missing everywhere.
+  They are `ExPhil.Native.Tensor`s or, where Nx is there, Nx tensors: if `x` is one of Nx, or any other an expression of a
+  `defn` or vectorized, so are the results. A complex Nx tensor stands for one with a trailing 2; with parts of 16 bits
+  there is none, and the trailing 2 is given. The axes of `y` have the names of those of `x`, and gradients those of what they
+  belong to. In a step (`step/7`) the axis of `seq` is missing everywhere. No axis may be empty.
   `dt` is in the unit of time of `a`: `a` times `dt` has no unit. Methods with gains of their own (`:zoh_exact`, `:foh`, `:poly`,
   `:highorder`) make powers of `dt`, which `f32` holds for `dt` of 1.0e-9 to 1.0e9. Numbers that are none (NaN, the infinities)
   take the course that IEEE 754 gives them.
@@ -67,8 +69,9 @@ defmodule ExPhil.Native.SelectiveScan do
       complex, type of `a`. Default: zero. Error: another shape or type; given to a step, whose state is an argument.
 
     * `:seq_idx` - `s32` `{batch, seq}`: sequences of different lengths share a row. The state starts at zero where the
-      index changes; a frame whose index is negative gives zero and leaves the state. Default: none. Error: another
-      shape or type; given to a step. As `seq_idx` in Mamba-2.
+      index changes. A frame whose index is negative gives zero, leaves the state, and is passed over when indices are
+      compared: 0, -1, 0 is one sequence. The initial state belongs to the first frame that counts. Default: none.
+      Error: another shape or type; given to a step. As `seq_idx` in Mamba-2.
 
     * `:backend` - `:auto`, `:cpu`, `:cuda`, `{:cuda, ordinal}` or `:nx`; see below. Default: what the environment
       variable `EXPHIL_SCAN_BACKEND` says, else `:auto`. Error: any other term, or a backend that cannot run here.
@@ -125,7 +128,9 @@ defmodule ExPhil.Native.SelectiveScan do
   EXLA's, which was read and not run.
 
   `:nx` is the same operation written in Nx, for whatever compiler and backend Nx has. It keeps all states of all
-  frames, {batch, seq, dim, state} three times over, where the native backends never do. For L frames:
+  frames, {batch, seq, dim, state} three times over, where the native backends never do. Nx's own backend,
+  `Nx.BinaryBackend`, ends the BEAM where there is no memory for them, and raises `ArithmeticError` where the real part of an
+  exponent, as AΔ, is above 709, which Erlang has no exponential of. For L frames:
 
   | `:algorithm` | multiplications a state | depth | memory beside that |
   |---|---|---|---|
@@ -141,7 +146,9 @@ defmodule ExPhil.Native.SelectiveScan do
   `scan/6`, `scan_with_state/6`, `step/7` and `backward/7` can be called in `defn`, with every option. Types and shapes
   are checked when the function is traced. `grad` and `value_and_grad` are those of the native backward pass, for every
   tensor that was given, the initial state included, and through `y` and the final state. Vectorized tensors are one
-  scan: their axes join the batch or, where parameters have them too, the channels.
+  scan: their axes join the batch or, where parameters have them too, the channels. Nx's own gradient of a `while`
+  (0.13.1) is wrong, and says nothing, be it a step or anything else that is in it: train with a scan, or unroll the
+  loop.
 
   In the expression, the scan is an `Nx.block`. Nx's evaluator runs it in the native library on the host. EXLA runs it
   as an XLA custom call where its handlers are there, and otherwise calls the host. The gradient of the native scan has
@@ -236,11 +243,13 @@ defmodule ExPhil.Native.SelectiveScan do
 
   `boundary_states` is a tensor of the type of `a` and of shape `{directions, batch, chunks, dim, state}`, with the
   trailing 2 of a complex `a`: the states before every chunk of frames, for each direction that is scanned. In long
-  sequences it takes at most a twenty-fourth of `x`, `dt` and `dy`, of up to 128 states: 64 where `x` has 16 bits, half as
-  many where they are complex, and half where both directions are scanned. With more states it takes more, in proportion.
+  sequences it takes at most about a twenty-fourth of `x`, `dt` and `dy`, of up to 128 states: 64 where `x` has 16
+  bits, half as many where they are complex, and half where both directions are scanned. With more states it takes more,
+  in proportion.
   It is good for `backward/7` over the same inputs and options, and for nothing else. On a CUDA device it is `nil`: the
   device computes these states again in less time than they would take over the bus, and `backward/7` does so where it is
-  given `nil`. It is `nil`, too, by `backend: :nx`, in `defn`, and of tensors that lie on a device.
+  given `nil`. It is `nil`, too, by `backend: :nx`, in `defn`, and of tensors that lie on a device. What a `defn` returns
+  cannot hold a `nil`: take it off there, `{y, state, _} = scan_for_backward(x, dt, a, b, c)`.
 
   ## Examples
 
@@ -436,8 +445,9 @@ defmodule ExPhil.Native.SelectiveScan do
   @doc """
   Makes ready for calls to come, so that the first of them takes no longer than the others: `:ok`.
 
-  It makes a few such calls with zeros. What they leave behind is the device's context, the kernels, compiled and loaded,
-  the memory that calls of this size share, and the threads. Call it once for each kind of call, before the game starts.
+  It makes a few such calls with zeros, and raises `ExPhil.Native.Error` where there is no memory for them. What they
+  leave behind is the device's context, the kernels, compiled and loaded, the memory that calls of this size share, and
+  the threads. Call it once for each kind of call, before the game starts.
 
   ## Options
 

@@ -50,7 +50,8 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
 
     @doc """
     The serving of a model with these `parameters`: those that `Axon.Loop.run/4` gives for `ExPhil.Native.Mamba.build/1`,
-    or a map of them.
+    or a map of them, as `ExPhil.Native.Mamba.load_safetensors/1` gives it of a file that has all of the model, and its head.
+    Raises `ArgumentError` where any is no tensor with numbers.
 
     ## Options
 
