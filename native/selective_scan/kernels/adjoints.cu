@@ -8,7 +8,7 @@
 
 #define USE_B 0
 #define USE_C 1
-#define ONE_PASS 0
+#define ONE_SWEEP 0
 
 #include "number.cuh"
 #include "discretize.cuh"

@@ -2,9 +2,9 @@
 // field by field. After it, what every kernel finds its place by.
 //
 // Time runs in scan order: index i is frame i, or frame seq − 1 − i where `reverse`. A long sequence is cut in
-// `chunks` of `chunk` frames; the backward pass also in `segments` of whole tiles, or spans. A pass covers the states
-// first_state … first_state + PASS_SLOTS − 1 in one direction; where there are several passes, sums over the states are
-// carried from pass to pass in Real.
+// `chunks` of `chunk` frames; the backward pass also in `segments` of whole tiles, or spans. A sweep covers the states
+// first_state … first_state + SWEEP_SLOTS − 1 in one direction; where there are several sweeps, sums over the states are
+// carried from sweep to sweep in Real.
 
 struct Arguments {
   // Inputs.
@@ -43,8 +43,8 @@ struct Arguments {
   State* segment_adjoints;   // {batch, segments, dim, SLOTS}: the state's gradient after what is left of each segment; see JOINS
   State* boundary_states;    // {batch, boundary_count, dim, state}: that the forward pass keeps for the backward pass, if wanted
   Real* delta_sums;          // {batch, chunks, dim}: the sum of Δ over each chunk; of adjoint chunks in ddt, if their ends are in dx
-  State* decays;             // {batch, chunks, dim, PASS_SLOTS}: the product of a over each, where that is not by ΣΔ; likewise
-  Real* y_sum;               // {batch, seq, dim}: y of the passes so far; so dx_sum, ddt_sum and dz_sum
+  State* decays;             // {batch, chunks, dim, SWEEP_SLOTS}: the product of a over each, where that is not by ΣΔ; likewise
+  Real* y_sum;               // {batch, seq, dim}: y of the sweeps so far; so dx_sum, ddt_sum and dz_sum
   Real* dx_sum;
   Real* ddt_sum;
   Real* dz_sum;
@@ -85,7 +85,7 @@ struct Arguments {
   i64 first_state;
   i64 chunk;
   i64 chunks;
-  i64 chunk_states_width;   // PASS_SLOTS, or state where these are the boundary states of the forward pass
+  i64 chunk_states_width;   // SWEEP_SLOTS, or state where these are the boundary states of the forward pass
   i64 chunk_states_first;   // 0, or first_state
   i64 boundary_interval;    // frames between states that are kept
   i64 boundary_count;
@@ -95,8 +95,8 @@ struct Arguments {
   alignas(8) Real dt_limit_max;
   alignas(8) float scale;   // ½ where bidirectional, else 1
   int reverse;
-  int first_pass;
-  int last_pass;
+  int first_sweep;
+  int last_sweep;
   int accumulate;           // the sums over time hold the other direction already
   int last_direction;
   int first_direction;      // it alone begins with initial_state and ends in final_state, or with and in their gradients
@@ -123,8 +123,8 @@ static_assert(sizeof(Arguments) == ARGUMENTS_BYTES, "the host has the same field
 #define SLOTS (LANES * STATES)
 #define SLOT_WIDTH (SLOTS * COMPONENTS)
 // What a pass covers: the forward pass walks for ROUNDS times as many states, one round after the other.
-#define PASS_SLOTS (SLOTS * ROUNDS)
-#define PASS_WIDTH (SLOT_WIDTH * ROUNDS)
+#define SWEEP_SLOTS (SLOTS * ROUNDS)
+#define SWEEP_WIDTH (SLOT_WIDTH * ROUNDS)
 
 // What is carried over a chunk: what the decays of all its frames leave of it, and what the chunk adds, `end`. A chunk that
 // resets forgets what is carried to it. Of zero nothing comes, even where states grow and all decays come to more than a real holds.

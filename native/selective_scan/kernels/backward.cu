@@ -34,7 +34,7 @@
 #define USE_B 1
 #define USE_C 1
 // Not even if there are no others: a span back of chunks of several tiles takes 854 clocks then, not 840 (H200).
-#define ONE_PASS 0
+#define ONE_SWEEP 0
 
 #include "number.cuh"
 #include "discretize.cuh"

@@ -1,10 +1,10 @@
 // A thread block: its place in the problem, the states of its threads, and accesses to memory.
 //
 // A block has CHANNELS neighbouring channels of one batch row. LANES threads hold STATES states each of a channel, so
-// that a walk covers SLOTS = LANES · STATES states, and a pass as many in each of its ROUNDS.
+// that a walk covers SLOTS = LANES · STATES states, and a sweep as many in each of its ROUNDS.
 //
-// A kernel says by USE_B and USE_C which projections it needs before it includes this, and by ONE_PASS whether it takes it that
-// there are no others than this pass.
+// A kernel says by USE_B and USE_C which projections it needs before it includes this, and by ONE_SWEEP whether it takes it that
+// there are no others than this sweep.
 
 // Reals of the states of a thread.
 #define LANE_WIDTH (STATES * COMPONENTS)
@@ -22,9 +22,9 @@ __device__ __forceinline__ bool any_of_warp(bool value) {
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a block is made of whole warps");
 static_assert((LANES & (LANES - 1)) == 0 && LANES <= 32, "a channel lies within a warp");
 
-// What one pass alone is: the first, of all states, in the only direction.
-__device__ __forceinline__ i64 first_state(const Arguments& args) { return ONE_PASS ? 0 : args.first_state; }
-__device__ __forceinline__ bool first_direction(const Arguments& args) { return ONE_PASS || args.first_direction; }
+// What one sweep alone is: the first, of all states, in the only direction.
+__device__ __forceinline__ i64 first_state(const Arguments& args) { return ONE_SWEEP ? 0 : args.first_state; }
+__device__ __forceinline__ bool first_direction(const Arguments& args) { return ONE_SWEEP || args.first_direction; }
 
 // Which rows and channels a block works on; CUT: and which of several parts of a row; GROUPED: and which groups of b and c, of which
 // one has several. Without these there is nothing to divide: to find its place takes a block a tenth of a short pass, and all that
@@ -133,10 +133,10 @@ __device__ __forceinline__ int slot_of(int lane, int s) { return (s / PACK) * (L
 
 __device__ __forceinline__ int states_here(const Arguments& args) {
   i64 left = args.state - first_state(args);
-  return left < PASS_SLOTS ? (int)left : PASS_SLOTS;
+  return left < SWEEP_SLOTS ? (int)left : SWEEP_SLOTS;
 }
 
-// Where the states of this pass lie, of a channel in a row of {rows, dim, state}; of those before a chunk, or that it ends with if it
+// Where the states of this sweep lie, of a channel in a row of {rows, dim, state}; of those before a chunk, or that it ends with if it
 // begins with zero; and of those that are kept before the frame number · boundary_interval of a row.
 __device__ __forceinline__ i64 state_at(const Arguments& args, i64 row, i64 channel) {
   return (row * args.dim + channel) * args.state + first_state(args);
@@ -156,7 +156,7 @@ struct alignas(COUNT > 1 ? COUNT * sizeof(State) : alignof(State)) StatePack {
 static_assert(PACK % VECTOR_STATES == 0 && STATES / ORDERS % VECTOR_STATES == 0,
               "states that are accessed at once are neighbours");
 
-// The states of this pass from a row in global memory; zero beyond the last. State s of the thread is s ^ order of its lane.
+// The states of this sweep from a row in global memory; zero beyond the last. State s of the thread is s ^ order of its lane.
 template <int AT_ONCE = VECTOR_STATES>
 __device__ __forceinline__ void load_states(State (&states)[STATES], const State* row, int count, int lane, int order = 0) {
 #pragma unroll
@@ -225,7 +225,7 @@ __device__ __forceinline__ void load_constant(State (&states)[STATES], const Ele
 #define TILE_C 0
 #endif
 
-// What a real becomes where it is stored: an element, or, as what gathers over several passes, itself.
+// What a real becomes where it is stored: an element, or, as what gathers over several sweeps, itself.
 template <typename Stored>
 __device__ __forceinline__ Stored rounded(Real value) {
   if constexpr (sizeof(Stored) < sizeof(Real)) {

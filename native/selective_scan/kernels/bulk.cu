@@ -19,7 +19,7 @@
 //
 // Where rows are packed, a tile that goes on with the sequence of the one before is walked like any other, and one that has marks
 // span by span, as is a last one that lacks frames. In rows shorter than 65 frames (SHORT_ROW) hardly a tile has none, so sequences
-// begin in the unrolled walk, too. The carrier's warp finds the marks. Of several passes (of more than SLOTS states, or both ways), all
+// begin in the unrolled walk, too. The carrier's warp finds the marks. Of several sweeps (of more than SLOTS states, or both ways), all
 // but the first add to y.
 
 #define ONE_DIRECTION 1
@@ -27,7 +27,7 @@
 #define USE_C 1
 // Short rows gain 5% by a shorter start; for tiles of 32 frames the compiler then orders the loop over them in another way, which
 // takes 1% longer (H200).
-#define ONE_PASS (!SEVERAL_PASSES && TILE < 32)
+#define ONE_SWEEP (!SEVERAL_SWEEPS && TILE < 32)
 
 #include "number.cuh"
 #include "discretize.cuh"
@@ -40,7 +40,7 @@
 
 static_assert((LANES == 4 || LANES == 2) && SLOTS == 16 && PACK == 4 && WARPS == 4 && CHANNELS == 128 / LANES,
               "a lane has packs of states");
-static_assert(!SHARES || !(CUT || SEVERAL_PASSES || SEQ_IDX), "nothing comes before what is walked side by side");
+static_assert(!SHARES || !(CUT || SEVERAL_SWEEPS || SEQ_IDX), "nothing comes before what is walked side by side");
 
 // Whether sequences begin in tiles that are walked whole, too.
 #define RESETS (SEQ_IDX && SHORT_ROW)
@@ -198,8 +198,8 @@ __device__ __forceinline__ void fetch_outputs(Shared& shared, const Arguments& a
                                               int frame, const Turn<STAGES>& stage) {
   shared.stages.walked[stage.place].wait(stage.parity);
   const SequenceTile& outputs = outputs_of(shared, stage.place);
-  if (SEVERAL_PASSES && !args.first_pass) {
-    // To what the passes before this have left. Passes follow one another, so the bits are the same each time.
+  if (SEVERAL_SWEEPS && !args.first_sweep) {
+    // To what the sweeps before this have left. Sweeps follow one another, so the bits are the same each time.
     add_to(maps.y, (int)place.channel0, frame, (int)place.row, outputs);
   } else {
     take_away(maps.y, (int)place.channel0, frame, (int)place.row, outputs);
@@ -219,8 +219,8 @@ __device__ __forceinline__ void store_outputs(Shared& shared, const Arguments& a
     for (int channel = threadIdx.x % 32; channel < place.channels; channel += 32) {
       const Element output = outputs[r][channel ^ swizzle_of(r % 8)];
       Element& at = row[(frame + r) * args.dim + channel];
-#if SEVERAL_PASSES
-      at = args.first_pass ? output : at + output;
+#if SEVERAL_SWEEPS
+      at = args.first_sweep ? output : at + output;
 #else
       at = output;
 #endif
@@ -360,7 +360,7 @@ __device__ __forceinline__ void walk_fetched(Thread& thread, const Real (&delta)
 __device__ __forceinline__ void put_sums(Shared& shared, [[maybe_unused]] const Arguments& args, int stage, const Thread& thread,
                                          const Elements& elements, int span, u32 marks, Real (&y)[SPAN]) {
   sum_over_lanes(thread.lane, y);
-#if SEVERAL_PASSES
+#if SEVERAL_SWEEPS
   y[0] *= args.scale;
 #endif
   const Real sum = elements.finish(y[0]);

@@ -10,7 +10,7 @@
 #define ONE_DIRECTION 1
 #define USE_B !ADJOINTS
 #define USE_C ADJOINTS
-#define ONE_PASS 0
+#define ONE_SWEEP 0
 
 #include "number.cuh"
 #include "discretize.cuh"

@@ -1,8 +1,8 @@
 // The forward scan: h_i = a_i h_{i−1} + g_i B_i x_i, y_i = Σ C_i h_i + D x_i, out = y·silu(z).
 //
 // One block walks one chunk of one batch row for CHANNELS channels. Where the sequence is cut in several chunks,
-// `chunk_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several passes
-// (two directions, or more states than PASS_SLOTS), y gathers in `y_sum` and the last pass finishes it.
+// `chunk_states` holds the state before each (prefix.cu), or, where JOINS, what each comes to. Where there are several sweeps
+// (two directions, or more states than SWEEP_SLOTS), y gathers in `y_sum` and the last sweep finishes it.
 //
 // SUMMARY: what prefix.cu wants to know of each chunk, instead of y: the state that it ends with if it begins with
 // zero, and the product of its decays, or ΣΔ where DECAY_BY_SUM.
@@ -17,8 +17,8 @@
 
 #define USE_B 1
 #define USE_C !SUMMARY
-// Of a summary's pass it is not said whether it is the only one.
-#define ONE_PASS (!SEVERAL_PASSES && !SUMMARY)
+// Of a summary's sweep it is not said whether it is the only one.
+#define ONE_SWEEP (!SEVERAL_SWEEPS && !SUMMARY)
 
 #include "number.cuh"
 #include "discretize.cuh"
@@ -129,8 +129,8 @@ struct Finishing {
 #if HAS_Z
   SequencePatches::Raw z;
 #endif
-#if SEVERAL_PASSES
-  SequencePatches::Packs<Real> sum;  // what earlier passes have come to
+#if SEVERAL_SWEEPS
+  SequencePatches::Packs<Real> sum;  // what earlier sweeps have come to
 #endif
 };
 
@@ -258,8 +258,8 @@ __device__ __forceinline__ void load_finishing(Finishing& finishing, [[maybe_unu
 #if HAS_Z
   in.sequence.load<WHOLE, AHEAD>(finishing.z, args.z, rows);
 #endif
-#if SEVERAL_PASSES
-  in.sequence.load<false, AHEAD>(finishing.sum, args.y_sum, args.first_pass ? 0 : rows);
+#if SEVERAL_SWEEPS
+  in.sequence.load<false, AHEAD>(finishing.sum, args.y_sum, args.first_sweep ? 0 : rows);
 #endif
 }
 
@@ -279,10 +279,10 @@ __device__ __forceinline__ void finish_tile(const Tile& tile, [[maybe_unused]] c
       Real y[VECTOR];
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) y[e] = OUTPUT_WEIGHT * sums[e][f];
-#if SEVERAL_PASSES
+#if SEVERAL_SWEEPS
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) y[e] += finishing.sum[k][f].real(e);
-      if (!args.last_pass) {
+      if (!args.last_sweep) {
         store_vector<false>(args.y_sum + at, y);
         continue;
       }
@@ -368,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_forward(c
   const i64 begin = chunk_begin(args, place);
   const int frames = (int)(chunk_end(args, place) - begin);
   const auto rows_at = [&](int i) { return frames - i < TILE ? frames - i : TILE; };
-  const bool complete = WHOLE_TILES && place.channels == CHANNELS && states_here(args) == PASS_SLOTS;
+  const bool complete = WHOLE_TILES && place.channels == CHANNELS && states_here(args) == SWEEP_SLOTS;
   Incoming incoming(args, place, begin);
   if (READS_MARKS) wait_for_kernels_before();
   load_tile<false>(incoming, args, rows_at(0));

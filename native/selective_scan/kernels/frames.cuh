@@ -52,7 +52,7 @@ struct Sequence {
 #endif
   }
 
-  // Adds to what lies there, in the cache, without waiting for it. Each pass adds once to an element, after those before it
+  // Adds to what lies there, in the cache, without waiting for it. Each sweep adds once to an element, after those before it
   // have ended: so the order of the sum is fixed.
   static __device__ __forceinline__ void add(Real* sums, [[maybe_unused]] const Thread& thread, i64 at,
                                              const Real (&values)[PAIR]) {
@@ -83,8 +83,8 @@ struct Sequence {
 #if HAS_Z
         bring(args.z + at(r));
 #endif
-#if SEVERAL_PASSES && ELEMENT > 1
-        if (args.last_pass) {
+#if SEVERAL_SWEEPS && ELEMENT > 1
+        if (args.last_sweep) {
           bring(args.dx_sum + at(r));
           bring(args.ddt_sum + at(r));
 #if HAS_Z
@@ -234,9 +234,9 @@ __device__ __forceinline__ void clear(PairStates& states) {
   }
 }
 
-// What Re Σ C h is multiplied by: half where the other direction adds the same again, for which it takes several passes.
+// What Re Σ C h is multiplied by: half where the other direction adds the same again, for which it takes several sweeps.
 __device__ __forceinline__ Real output_weight([[maybe_unused]] const Arguments& args) {
-#if SEVERAL_PASSES
+#if SEVERAL_SWEEPS
   return OUTPUT_WEIGHT * args.scale;
 #else
   return OUTPUT_WEIGHT;

@@ -121,34 +121,34 @@ __device__ __forceinline__ void walk_channel(OwnSums& own, Thread& thread, int p
   own.delta[p] = sum_of_own_frame(to_delta, thread);
 }
 
-// Of elements that are rounded, what earlier passes have come to in the gradients of the frame that a thread owns: the last
+// Of elements that are rounded, what earlier sweeps have come to in the gradients of the frame that a thread owns: the last
 // has it from memory.
 struct Earlier {
   Pack<Real, PAIR> x, delta, z;
 
   __device__ __forceinline__ Earlier([[maybe_unused]] const Arguments& args, [[maybe_unused]] const Thread& thread,
                                      [[maybe_unused]] i64 at) {
-#if SEVERAL_PASSES && ELEMENT > 1
-    x = Sequence::load<false>(args.dx_sum, thread, at, args.last_pass);
-    delta = Sequence::load<false>(args.ddt_sum, thread, at, args.last_pass);
+#if SEVERAL_SWEEPS && ELEMENT > 1
+    x = Sequence::load<false>(args.dx_sum, thread, at, args.last_sweep);
+    delta = Sequence::load<false>(args.ddt_sum, thread, at, args.last_sweep);
 #if HAS_Z
-    z = Sequence::load<false>(args.dz_sum, thread, at, args.last_pass);
+    z = Sequence::load<false>(args.dz_sum, thread, at, args.last_sweep);
 #endif
 #endif
   }
 };
 
-// Adds a pass to a sequence's gradient, which gathers in `sums`. What is to be rounded does until the last pass, which adds it,
+// Adds a sweep to a sequence's gradient, which gathers in `sums`. What is to be rounded does until the last sweep, which adds it,
 // `earlier`, to its own; where nothing is, `sums` is `target`. (In f32 what is subnormal is added as zero.)
-__device__ __forceinline__ void add_pass([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
-                                         const Thread& thread, i64 at, Real (&values)[PAIR],
-                                         [[maybe_unused]] const Pack<Real, PAIR>& earlier) {
-#if SEVERAL_PASSES
-  if (args.first_pass) {
+__device__ __forceinline__ void add_sweep([[maybe_unused]] const Arguments& args, [[maybe_unused]] Real* sums, Element* target,
+                                          const Thread& thread, i64 at, Real (&values)[PAIR],
+                                          [[maybe_unused]] const Pack<Real, PAIR>& earlier) {
+#if SEVERAL_SWEEPS
+  if (args.first_sweep) {
     Sequence::store<false>(sums, thread, at, values);
     return;
   }
-  if (ELEMENT < 2 || !args.last_pass) {
+  if (ELEMENT < 2 || !args.last_sweep) {
     Sequence::add(sums, thread, at, values);
     return;
   }
@@ -190,8 +190,8 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
   load_reals(dy, warp.dy_before_gate[thread.place]);
   load_reals(d, warp.d[thread.pair]);
   load_reals(dd, warp.dd[thread.place]);
-#if SEVERAL_PASSES
-  const bool with_d = args.first_pass;
+#if SEVERAL_SWEEPS
+  const bool with_d = args.first_sweep;
 #else
   const bool with_d = true;
 #endif
@@ -233,10 +233,10 @@ __device__ __forceinline__ void finish_own(const OwnSums& sums, [[maybe_unused]]
 #if HAS_DT_BIAS
   store_reals(warp.ddt_bias[thread.place], ddt_bias);
 #endif
-  add_pass(args, args.dx_sum, args.dx, thread, at, dx, earlier.x);
-  add_pass(args, args.ddt_sum, args.ddt, thread, at, ddt, earlier.delta);
+  add_sweep(args, args.dx_sum, args.dx, thread, at, dx, earlier.x);
+  add_sweep(args, args.ddt_sum, args.ddt, thread, at, ddt, earlier.delta);
 #if HAS_Z
-  add_pass(args, args.dz_sum, args.dz, thread, at, dz, earlier.z);
+  add_sweep(args, args.dz_sum, args.dz, thread, at, dz, earlier.z);
 #endif
 }
 

@@ -207,7 +207,7 @@ __device__ __forceinline__ void reduce_columns(const Arguments& args, Slices& sl
   }
   if (!is_there) return;
   const bool first_piece = args.sums_go_on || args.piece_first + args.piece_frames >= args.segment;
-  const bool is_first = first_piece && (OF_STATES ? !args.accumulate : args.first_pass);
+  const bool is_first = first_piece && (OF_STATES ? !args.accumulate : args.first_sweep);
   target[at] = is_first ? (Real)sum : (Real)((double)target[at] + sum);
 }
 
@@ -235,7 +235,7 @@ __device__ __forceinline__ void reduce_parameters(const Arguments& args, i64 blo
   find(args.da_parts, args.da, true);
   find(args.db_constant_parts, args.db_constant, true);
   find(args.dc_constant_parts, args.dc_constant, true);
-  find(args.dd_parts, args.first_pass ? args.dd : nullptr, false);
+  find(args.dd_parts, args.first_sweep ? args.dd : nullptr, false);
   find(args.ddt_bias_parts, args.ddt_bias, false);
   if (!target) {
     wait_for_kernels_before();
@@ -259,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) scan_reduce(co
   }
 }
 
-// Rounds the gradients of constant B and C, once all passes have added to them.
+// Rounds the gradients of constant B and C, once all sweeps have added to them.
 extern "C" __global__ void __launch_bounds__(THREADS) scan_round_constants(const Arguments args) {
   wait_for_kernels_before();
   const i64 index = block_index() * THREADS + threadIdx.x;

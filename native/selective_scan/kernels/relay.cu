@@ -1,6 +1,6 @@
-// The forward scan of forward.cu for rows of few channels (`Relay` of policy/forward/plan.rs). The warps of a block walk neighbouring tiles of
-// one strip, which is CHANNELS channels of a row, side by side, and hand the state on from tile to tile, in a ring: no exponential is
-// computed twice, and there is one launch.
+// The forward scan of forward.cu for rows of few channels (`Relay` of policy/forward/plan.rs). The warps of a block walk neighbouring
+// tiles of one strip, which is CHANNELS channels of a row, side by side, and hand the state on from tile to tile, in a ring: no
+// exponential is computed twice, and there is one launch.
 //
 // Over a tile the states are h_i = p_i h_0 + l_i, with p_i the product of the decays up to frame i and l the walk from zero. A warp walks
 // its tile from zero and keeps the decays in registers. As soon as it is handed the states before the tile, it hands on those after it;
@@ -8,8 +8,8 @@
 // Merrill & Garland 2016, "Single-pass parallel prefix scan with decoupled look-back".)
 //
 // A block walks a strip. Or, SHARES_STRIPS, the tiles of all strips in line are cut in as many pieces as there are multiprocessors, or
-// hardly fewer, and a block walks one (Osama, Merrill, Cecka, Garland & Owens 2023, "Stream-K"). It is longer than a strip, but for the last,
-// so it may begin within one and end within another, and no strip is of three. A block walks what it has of the latter first, and hands
+// hardly fewer, and a block walks one (Osama, Merrill, Cecka, Garland & Owens 2023, "Stream-K"). It is longer than a strip, but for the
+// last, so it may begin within one and end within another, and no strip is of three. A block walks what it has of the latter first, and hands
 // the states on to the block after it, which goes on with that strip last (Course): what a block waits for, the block before it walks
 // at once, and waits for nobody.
 //
@@ -19,12 +19,12 @@
 //
 // Where rows are packed, each warp finds the marks of its tiles. One that goes on with the sequence of the one before is walked like any
 // other. One that has marks is walked span by span: what comes from its first reset on before the states are there; all of it after, if
-// it skips frames alone. Of several passes (of more than SLOTS states, or both ways), all but the first add to y.
+// it skips frames alone. Of several sweeps (of more than SLOTS states, or both ways), all but the first add to y.
 
 #define ONE_DIRECTION 1
 #define USE_B 1
 #define USE_C 1
-#define ONE_PASS (!SEVERAL_PASSES)
+#define ONE_SWEEP (!SEVERAL_SWEEPS)
 
 #include "number.cuh"
 #include "discretize.cuh"

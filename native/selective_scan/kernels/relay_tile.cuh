@@ -144,11 +144,11 @@ __device__ __forceinline__ void put([[maybe_unused]] const Arguments& args, cons
   // By a difference: numbers of frames, by which a tile was made, would be kept for this.
   const int first = target.first - thread.lane, end = target.end - thread.lane;
   const bool is_wanted = target.active && first <= span * SPAN && span * SPAN < end;
-#if SEVERAL_PASSES
-  // To what the passes before this have left, each element once. Passes follow one another, so the bits are the same each time.
+#if SEVERAL_SWEEPS
+  // To what the sweeps before this have left, each element once. Sweeps follow one another, so the bits are the same each time.
   y *= args.scale;
-  if (is_wanted && !args.first_pass) atomicAdd(target.next, y);
-  if (is_wanted && args.first_pass) *target.next = y;
+  if (is_wanted && !args.first_sweep) atomicAdd(target.next, y);
+  if (is_wanted && args.first_sweep) *target.next = y;
 #else
   if (is_wanted) *target.next = to_element(y);
 #endif

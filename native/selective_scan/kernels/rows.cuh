@@ -15,7 +15,7 @@
 #define PER_16_BYTES ((int)(16 / sizeof(Real)))
 #define PITCH (TILE / PER_16_BYTES % 2 ? TILE : TILE + PER_16_BYTES)
 
-static_assert(CHANNELS % VECTOR == 0 && PASS_WIDTH % VECTOR_B == 0 && PASS_WIDTH % VECTOR_C == 0, "rows are whole accesses");
+static_assert(CHANNELS % VECTOR == 0 && SWEEP_WIDTH % VECTOR_B == 0 && SWEEP_WIDTH % VECTOR_C == 0, "rows are whole accesses");
 
 // The row of a thread's channel.
 __device__ __forceinline__ int row_of(int index) { return index / 32 * CHANNELS_PER_WARP + channel_of(index % 32); }
@@ -90,8 +90,8 @@ struct Patches {
 };
 
 typedef Patches<CHANNELS, VECTOR> SequencePatches;
-typedef Patches<PASS_WIDTH, VECTOR_B> RowsOfB;
-typedef Patches<PASS_WIDTH, VECTOR_C> RowsOfC;
+typedef Patches<SWEEP_WIDTH, VECTOR_B> RowsOfB;
+typedef Patches<SWEEP_WIDTH, VECTOR_C> RowsOfC;
 
 // A tile of a projection.
 #if TIME_LANES > 1
@@ -114,7 +114,7 @@ __device__ __forceinline__ void store_projection(Projection& tile, const typenam
 }
 #else
 // Turned over: component `column` of a frame lies in the row of that number.
-typedef Real Projection[PASS_WIDTH][PITCH];
+typedef Real Projection[SWEEP_WIDTH][PITCH];
 
 template <typename P, int COUNT>
 __device__ __forceinline__ void store_projection(Projection& tile, const typename P::Raw& raw) {

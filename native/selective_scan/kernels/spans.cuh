@@ -191,7 +191,7 @@ __device__ __forceinline__ void join_chunks(Thread& thread, const Arguments& arg
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       if (chunk + k >= place.chunk) break;
-      const i64 in_chunk = (first + chunk + k) * args.dim + thread.channel, row = in_chunk * PASS_SLOTS + round * SLOTS;
+      const i64 in_chunk = (first + chunk + k) * args.dim + thread.channel, row = in_chunk * SWEEP_SLOTS + round * SLOTS;
       load_states<PACK>(ends[k], args.chunk_states + row, SLOTS, thread.lane);
 #if DECAY_BY_SUM
       delta_sums[k] = args.delta_sums[in_chunk];
@@ -298,7 +298,7 @@ __device__ __forceinline__ void end_thread(Thread& thread, const Arguments& args
 #if DECAY_BY_SUM
     if (thread.lane == 0) args.delta_sums[in_chunk] = thread.delta_sum;
 #else
-    store_states<PACK>(thread.product, args.decays + in_chunk * PASS_SLOTS + first, SLOTS, thread.lane);
+    store_states<PACK>(thread.product, args.decays + in_chunk * SWEEP_SLOTS + first, SLOTS, thread.lane);
 #endif
 #else
     if (first_direction(args) && args.final_state && (!CUT || place.chunk == args.chunks - 1)) {

@@ -105,7 +105,7 @@ __device__ __forceinline__ void end_block(const Thread& thread, const Shared& sh
     }
     if (p < thread.here) add(args.da_parts, p, da);
 #if HAS_D
-    if (args.first_pass) add_channel(args.dd_parts, p, &Warp::dd);
+    if (args.first_sweep) add_channel(args.dd_parts, p, &Warp::dd);
 #endif
 #if HAS_DT_BIAS
     add_channel(args.ddt_bias_parts, p, &Warp::ddt_bias);

@@ -5,7 +5,7 @@
 
 static_assert(TILE % SPAN == 0, "a tile is made of spans");
 static_assert(!COMPLEX && ELEMENT != 1 && TILE_B && TILE_C && ROUNDS == 1 && !SUMMARY, "what is copied, and walked once");
-static_assert(!SEVERAL_PASSES || (ELEMENT == 0 && !HAS_OWNERS), "y does not gather in 16 bits, and elements are finished once");
+static_assert(!SEVERAL_SWEEPS || (ELEMENT == 0 && !HAS_OWNERS), "y does not gather in 16 bits, and elements are finished once");
 
 __device__ __forceinline__ int column_of(int row) { return row; }
 

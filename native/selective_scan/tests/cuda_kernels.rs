@@ -47,7 +47,7 @@ fn problems() -> Vec<Problem> {
         dt_limit: (k % 3 == 0).then_some([0.0, 1.0]),
         ..block(2, 2500, 510 + 2 * (k % 2), 16 + k % 3)
     };
-    // Accesses as wide as there are, where several passes gather in reals; and passes of 32 states.
+    // Accesses as wide as there are, where several sweeps gather in reals; and sweeps of 32 states.
     let wide = Problem { bidirectional: true, ..bf16(block(1, 65, 24, 1)) };
     let of_32_states = block(8, 2048, 1536, 64);
     // Tiles that the device copies, if it can.
@@ -194,7 +194,7 @@ fn the_state_is_handed_on_where_few_channels_have_long_rows() {
         packed(long.clone()),
         reversed(bf16(block(1, 65536, 1024, 16))),
         packed(reversed(block(1, 1024, 1536, 16))),
-        // In several passes.
+        // In several sweeps.
         Problem { state: 64, ..long.clone() },
         both(long.clone()),
     ] {
@@ -313,7 +313,7 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
     }
     for problem in [
         bf16(problem(16, 2048, 1536, 16)),
-        // Four lanes, or y in several passes.
+        // Four lanes, or y in several sweeps.
         bf16(problem(8, 2048, 1536, 16)),
         bf16(problem(32, 60, 512, 16)),
         bf16(problem(64, 197, 768, 64)),
@@ -326,7 +326,7 @@ fn channels_have_two_lanes_as_far_as_they_fill_the_device_evenly() {
         problem(16, 197, 512, 16),
         problem(32, 60, 512, 16),
         Problem { seq_idx: true, ..problem(64, 197, 768, 16) },
-        // More passes than one follow one another.
+        // More sweeps than one follow one another.
         problem(4, 4096, 5120, 64),
         // Units, and rows, that end within a block of two lanes.
         halves(832),

@@ -89,7 +89,7 @@ fn kernels_spill_nothing() {
     ] {
         add(&problem, &|kernel| kernel.program == Program::Bulk);
     }
-    // Where the state is handed on: of every method, without options and with them; packed, against the order of frames, in several passes.
+    // Where the state is handed on: of every method, without options and with them; packed, against the order of frames, in several sweeps.
     let (row, of_block) = (problem(1, 4096, 1024, 16), block(1, 4096, 1024, 16));
     for &method in Method::ALL {
         for problem in [

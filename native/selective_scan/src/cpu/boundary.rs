@@ -41,6 +41,6 @@ pub fn check_boundary_length(problem: &Problem, got: usize) -> Result<(), Error>
 }
 
 /// Where the channels' states before a chunk begin among them, in channels.
-pub fn boundary_place(problem: &Problem, second_pass: bool, batch: usize, chunk: usize) -> usize {
-    ((usize::from(second_pass) * problem.batch + batch) * chunks(problem) + chunk) * problem.dim
+pub fn boundary_place(problem: &Problem, second_sweep: bool, batch: usize, chunk: usize) -> usize {
+    ((usize::from(second_sweep) * problem.batch + batch) * chunks(problem) + chunk) * problem.dim
 }

@@ -61,7 +61,7 @@ type Compiled<F> = (ScanTile<F>, StepChannels<<F as VectorField>::Element, <F as
 struct Scratch<F: VectorField> {
     delta: Vec<Vector<F>>,
     x: Vec<Vector<F>>,
-    /// A tile's, or the whole row's where two passes add to it.
+    /// A tile's, or the whole row's where two sweeps add to it.
     y: Vec<Vector<F>>,
     h: Vec<Vector<F>>,
     b: Vec<F::Element>,
@@ -198,11 +198,11 @@ impl<T: Storage, F: VectorField<Element = T::Real>> NullaryFnOnce for Task<'_, T
             return self.step(step);
         }
         self.load_initial_state();
-        self.pass(problem.reverse, !problem.bidirectional);
+        self.sweep(problem.reverse, !problem.bidirectional);
         self.store_final_state();
         if problem.bidirectional {
             self.scratch.h.fill(F::zero(self.call.isa).re().vector);
-            self.pass(!problem.reverse, true);
+            self.sweep(!problem.reverse, true);
         }
     }
 }
@@ -264,9 +264,9 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
         }
     }
 
-    /// All tiles in one direction; the last pass finishes y.
+    /// All tiles in one direction; the last sweep finishes y.
     #[inline(always)]
-    fn pass(&mut self, reverse: bool, last: bool) {
+    fn sweep(&mut self, reverse: bool, last: bool) {
         let problem = self.call.problem;
         let tiles = problem.seq.div_ceil(TILE);
         for i in 0..tiles {
@@ -275,7 +275,7 @@ impl<T: Storage, F: VectorField<Element = T::Real>> Task<'_, T, F> {
             let first = !problem.bidirectional || !last;
             self.store_boundary_states(tile, reverse);
             self.load(tile);
-            // With two passes, y is the whole row's and keeps what the first has added.
+            // With two sweeps, y is the whole row's and keeps what the first has added.
             let at = if problem.bidirectional { start } else { 0 };
             if first {
                 self.scratch.y[at..at + tile.len].fill(F::zero(self.call.isa).re().vector);

@@ -92,8 +92,8 @@ pub(super) struct Arguments {
     pub(super) dt_limit_max: RealBits,
     pub(super) scale: f32,
     pub(super) reverse: i32,
-    pub(super) first_pass: i32,
-    pub(super) last_pass: i32,
+    pub(super) first_sweep: i32,
+    pub(super) last_sweep: i32,
     pub(super) accumulate: i32,
     pub(super) last_direction: i32,
     pub(super) first_direction: i32,
@@ -184,8 +184,8 @@ impl Sizes {
     }
 }
 
-/// One walk over time: a direction and a range of states.
-pub(super) struct Walk {
+/// One sweep over time: a direction and a range of states.
+pub(super) struct Sweep {
     pub(super) direction: usize,
     pub(super) first_state: usize,
     /// Whether sums of this range of states have another direction in them already.
@@ -194,38 +194,38 @@ pub(super) struct Walk {
     pub(super) last: bool,
 }
 
-/// How many passes over a problem there are: one for each range of states in each direction.
-pub(super) fn passes(problem: &Problem, slots: usize) -> usize {
+/// How many sweeps over a problem there are: one for each range of states in each direction.
+pub(super) fn sweep_count(problem: &Problem, slots: usize) -> usize {
     problem.state.div_ceil(slots) * problem.directions()
 }
 
-/// What each of them walks.
-pub(super) fn walks(problem: &Problem, slots: usize) -> Vec<Walk> {
+/// What each of them walks over.
+pub(super) fn sweeps(problem: &Problem, slots: usize) -> Vec<Sweep> {
     let directions = problem.directions();
-    let count = passes(problem, slots);
-    let walk = |k: usize| Walk {
+    let count = sweep_count(problem, slots);
+    let sweep = |k: usize| Sweep {
         direction: k % directions,
         first_state: k / directions * slots,
         again: !k.is_multiple_of(directions),
         first: k == 0,
         last: k + 1 == count,
     };
-    (0..count).map(walk).collect()
+    (0..count).map(sweep).collect()
 }
 
 impl Arguments {
-    /// Sets what a walk decides. The final state is that of the first direction.
-    pub(super) fn walk(&mut self, problem: &Problem, walk: &Walk, packings: &[Packing; 2]) {
-        self.reverse = i32::from(problem.reverse != (walk.direction == 1));
-        self.first_state = walk.first_state as i64;
-        self.first_pass = i32::from(walk.first);
-        self.last_pass = i32::from(walk.last);
-        self.accumulate = i32::from(walk.again);
-        self.last_direction = i32::from(walk.direction + 1 == problem.directions());
-        self.first_direction = i32::from(walk.direction == 0);
-        self.marks = packings[walk.direction].marks;
-        self.chunk_resets = packings[walk.direction].chunk_resets;
-        self.adjoint_resets = packings[walk.direction].adjoint_resets;
+    /// Sets what a sweep decides. The final state is that of the first direction.
+    pub(super) fn set_sweep(&mut self, problem: &Problem, sweep: &Sweep, packings: &[Packing; 2]) {
+        self.reverse = i32::from(problem.reverse != (sweep.direction == 1));
+        self.first_state = sweep.first_state as i64;
+        self.first_sweep = i32::from(sweep.first);
+        self.last_sweep = i32::from(sweep.last);
+        self.accumulate = i32::from(sweep.again);
+        self.last_direction = i32::from(sweep.direction + 1 == problem.directions());
+        self.first_direction = i32::from(sweep.direction == 0);
+        self.marks = packings[sweep.direction].marks;
+        self.chunk_resets = packings[sweep.direction].chunk_resets;
+        self.adjoint_resets = packings[sweep.direction].adjoint_resets;
     }
 
     /// The same with adjoint chunks for chunks.

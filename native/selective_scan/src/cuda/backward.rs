@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::arguments::{Arguments, Sizes, Walk, walks};
+use super::arguments::{Arguments, Sizes, Sweep, sweeps};
 use super::device::Device;
 use super::launch::{
     Blocks, Boundaries, Find, Kernel, Launcher, Pass, Wanted, alignment, blocks_of, boundary_states_of,
@@ -161,9 +161,9 @@ impl Arguments {
         forward
     }
 
-    /// Those of one of the passes that walk together: the gradients that it carries from piece to piece are its own.
-    fn of_pass(&self, pass: usize, bytes_each: usize) -> Self {
-        let own = |base| if base == 0 { 0 } else { base + (pass * bytes_each) as CUdeviceptr };
+    /// Those of one of the sweeps that walk together: the gradients that it carries from piece to piece are its own.
+    fn of_sweep(&self, sweep: usize, bytes_each: usize) -> Self {
+        let own = |base| if base == 0 { 0 } else { base + (sweep * bytes_each) as CUdeviceptr };
         Self { segment_adjoints: own(self.segment_adjoints), ..*self }
     }
 
@@ -283,27 +283,27 @@ impl Device {
         arguments.sums_go_on = i32::from(together == 1 && !plan.da_borrows);
         let in_gradients = plan.adjoints_wait_in_gradients(problem, together, aligned);
 
-        let of_walk = |(k, walk): (usize, &Walk)| {
-            let mut arguments = arguments.of_pass(k % together, bytes_each);
-            arguments.walk(problem, walk, &packings);
+        let of_each = |(k, sweep): (usize, &Sweep)| {
+            let mut arguments = arguments.of_sweep(k % together, bytes_each);
+            arguments.set_sweep(problem, sweep, &packings);
             arguments.lay_out_adjoints(problem, &plan, in_gradients);
             if let Some(base) = boundary_states {
-                arguments.chunk_states = boundary_states_of(walk, problem, base);
+                arguments.chunk_states = boundary_states_of(sweep, problem, base);
                 arguments.chunk_states_width = problem.state as i64;
-                arguments.chunk_states_first = walk.first_state as i64;
+                arguments.chunk_states_first = sweep.first_state as i64;
             }
             arguments
         };
-        let passes: Vec<_> = walks(problem, slots).iter().enumerate().map(of_walk).collect();
+        let sweeps: Vec<_> = sweeps(problem, slots).iter().enumerate().map(of_each).collect();
         if let Some(marks) = kernels.marks {
-            launcher.mark(problem, marks, &passes[0], &packings)?;
+            launcher.mark(problem, marks, &sweeps[0], &packings)?;
         }
-        for (k, passes) in passes.chunks(together).enumerate() {
-            for arguments in passes {
+        for (k, sweeps) in sweeps.chunks(together).enumerate() {
+            for arguments in sweeps {
                 kernels.find_edges(&launcher, problem, arguments)?;
             }
             for piece in plan.pieces(problem, k == 0, aligned) {
-                for arguments in passes {
+                for arguments in sweeps {
                     kernels.walk_piece(&launcher, problem, &plan, &piece, *arguments)?;
                 }
             }

@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::arguments::{Arguments, walks};
+use super::arguments::{Arguments, sweeps};
 use super::device::Device;
 use super::launch::{
     Boundaries, Find, Launcher, Wanted, alignment, blocks_of, boundary_states_of, check_inputs,
@@ -16,7 +16,7 @@ use crate::{Error, Inputs, Outputs, Problem};
 pub(super) struct ForwardKernels<K> {
     /// What walks in each direction.
     directions: Vec<Direction<K>>,
-    /// States of a pass.
+    /// States of a sweep.
     slots: usize,
     /// The frames of a chunk, and the chunks of a row.
     chunk: usize,
@@ -145,11 +145,11 @@ impl Device {
         if let Some(marks) = kernels.marks {
             launcher.mark(problem, marks, &arguments, &packings)?;
         }
-        for walk in walks(problem, kernels.slots) {
-            arguments.walk(problem, &walk, &packings);
+        for sweep in sweeps(problem, kernels.slots) {
+            arguments.set_sweep(problem, &sweep, &packings);
             arguments.boundary_states =
-                boundary_states.map_or(0, |base| boundary_states_of(&walk, problem, base));
-            let Direction { shares, boundaries } = &kernels.directions[walk.direction];
+                boundary_states.map_or(0, |base| boundary_states_of(&sweep, problem, base));
+            let Direction { shares, boundaries } = &kernels.directions[sweep.direction];
             if let Some(boundaries) = boundaries {
                 boundaries.find(&launcher, problem, &arguments)?;
             }

@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
     CUstream, cuLaunchKernelEx,
 };
 
-use super::arguments::{Arguments, Walk, walks};
+use super::arguments::{Arguments, Sweep, sweeps};
 use super::backward::BackwardKernels;
 use super::boundary::boundary_bytes;
 use super::compile::{Configuration, distinct};
@@ -209,9 +209,9 @@ impl<'a> Launcher<'a> {
         arguments: &Arguments,
         packings: &[Packing; 2],
     ) -> Result<(), Error> {
-        for walk in walks(problem, problem.state) {
+        for sweep in sweeps(problem, problem.state) {
             let mut arguments = *arguments;
-            arguments.walk(problem, &walk, packings);
+            arguments.set_sweep(problem, &sweep, packings);
             if arguments.chunk_resets != 0 {
                 self.clear(arguments.chunk_resets, problem.batch * arguments.chunks as usize)?;
             }
@@ -353,10 +353,10 @@ impl Properties {
     }
 }
 
-/// Where the boundary states of a walk's direction lie, if they begin at `base`.
-pub(super) fn boundary_states_of(walk: &Walk, problem: &Problem, base: CUdeviceptr) -> CUdeviceptr {
+/// Where the boundary states of a sweep's direction lie, if they begin at `base`.
+pub(super) fn boundary_states_of(sweep: &Sweep, problem: &Problem, base: CUdeviceptr) -> CUdeviceptr {
     let each = boundary_bytes(problem) / problem.directions();
-    base + (walk.direction * each) as CUdeviceptr
+    base + (sweep.direction * each) as CUdeviceptr
 }
 
 impl Device {

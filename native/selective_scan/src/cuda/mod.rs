@@ -39,17 +39,17 @@
 //! in shared memory, over the blocks by `reduce.cu`. So that few of these sums wait, segments are launched a piece at a
 //! time from their ends, each followed by its reduction. `policy` chooses chunks, segments and
 //! pieces such that, from 2048 frames on, all of it stays below a tenth of the inputs, but for a few channels. (Of 2 bytes an
-//! element, where there are several passes, the sums of dx, ddt and dz between the passes come on top, and of dB and dC between
+//! element, where there are several sweeps, the sums of dx, ddt and dz between the sweeps come on top, and of dB and dC between
 //! the directions.) Every sum has a
-//! fixed order, so a call gives the same bits each time on the same device: where several passes add to one element in memory,
+//! fixed order, so a call gives the same bits each time on the same device: where several sweeps add to one element in memory,
 //! each does so once, after those before it have ended.
 //!
 //! Bidirectional scans are two walks in opposite directions that add to the same output. More states than a walk holds in
 //! registers are walked forward in rounds, some frames for one round after the other (`rounds.cuh`), and where shared memory
-//! does not hold their B and C, or backward, in several passes. Directions and passes gather in the type of computation and
+//! does not hold their B and C, or backward, in several sweeps. Directions and sweeps gather in the type of computation and
 //! are rounded once. Backward, where passes have the states from the forward pass, all walk a piece, one after the other, before
 //! any walks the next: until then nobody has written the gradients of the frames before it, so that sums may wait in their
-//! memory. Else each pass walks all pieces, and only the first finds that room.
+//! memory. Else each sweep walks all pieces, and only the first finds that room.
 //!
 //! # The layers
 //!

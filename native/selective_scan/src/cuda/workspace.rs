@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::arguments::{Arguments, Sizes, passes};
+use super::arguments::{Arguments, Sizes, sweep_count};
 use super::launch::Pass;
 use super::policy::{
     BackwardPlan, ForwardPlan, Pieces, Relay, StatesPlan, decay_by_sum, finds_marks, is_constant,
@@ -99,9 +99,9 @@ impl Arguments {
 /// What says of states that they have been handed on: never 0, and nothing that anybody else would write.
 static TOKEN: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()) | 1);
 
-/// Bytes of the sums of a sequence over passes of so many states, if there are several.
+/// Bytes of the sums of a sequence over sweeps of so many states, if there are several.
 fn sums_of_sequence(problem: &Problem, slots: usize) -> usize {
-    let several = passes(problem, slots) > 1;
+    let several = sweep_count(problem, slots) > 1;
     if several { problem.batch * problem.seq * problem.dim * Sizes::of(problem).real } else { 0 }
 }
 
@@ -126,10 +126,10 @@ pub(super) fn lay_out_forward(
 /// What lies in the workspace of the backward pass, beside what the arguments say.
 pub(super) struct Workplace {
     pub(super) packings: [Packing; 2],
-    /// Passes that walk a piece one after the other, each with so many bytes of gradients at the edges of its own.
+    /// Sweeps that walk a piece one after the other, each with so many bytes of gradients at the edges of its own.
     pub(super) together: usize,
     pub(super) bytes_each: usize,
-    /// Bytes of all but what gathers over the passes; and, of these, of what a piece leaves to be reduced.
+    /// Bytes of all but what gathers over the sweeps; and, of these, of what a piece leaves to be reduced.
     pub(super) carried: usize,
     pub(super) of_piece: usize,
 }
@@ -150,20 +150,20 @@ pub(super) fn lay_out_backward(
     at: &mut Workspace,
     arguments: &mut Arguments,
 ) -> Workplace {
-    lay_out_passes(problem, plan, pass, plan.passes_together(problem, pass), at, arguments)
+    lay_out_sweeps(problem, plan, pass, plan.sweeps_together(problem, pass), at, arguments)
 }
 
-/// What that comes to if so many passes walk `together`.
+/// What that comes to if so many sweeps walk `together`.
 pub(super) fn measure_backward(
     problem: &Problem,
     plan: &BackwardPlan,
     pass: Pass,
     together: usize,
 ) -> Workplace {
-    lay_out_passes(problem, plan, pass, together, &mut Workspace::new(0), &mut Arguments::default())
+    lay_out_sweeps(problem, plan, pass, together, &mut Workspace::new(0), &mut Arguments::default())
 }
 
-fn lay_out_passes(
+fn lay_out_sweeps(
     problem: &Problem,
     plan: &BackwardPlan,
     pass: Pass,

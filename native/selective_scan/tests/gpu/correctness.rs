@@ -173,7 +173,7 @@ pub fn boundary_states(quick: bool) {
     let limits = random::Limits { seq: 700, ..random::SMALL };
     run_random(if quick { 4 } else { 40 }, random::cases(&ELEMENTS, limits), check_kept);
     // Long enough for memory to be bounded, so with other distances between the states that are kept, and with segments that begin within
-    // chunks (of bf16, both ways, in several passes).
+    // chunks (of bf16, both ways, in several sweeps).
     let long = block(1, 2500, 33, 16);
     // What chunks add to adjoints waits in the gradients, and just fits or does not: the last chunk is short.
     let ragged = problem(1, 1001, 64, 16);
@@ -187,7 +187,7 @@ pub fn boundary_states(quick: bool) {
         f64(Problem { state: 40, ..long.clone() }),
         problem(1, 2500, 20, 16),
         long,
-        // Several passes that walk several pieces together; the last segment ends before the first piece of the others.
+        // Several sweeps that walk several pieces together; the last segment ends before the first piece of the others.
         problem(1, 2400, 64, 40),
         bf16(problem(1, 2400, 64, 40)),
         f64(Problem { seq_idx: true, ..block(2, 2200, 64, 40) }),
@@ -305,10 +305,10 @@ pub fn slices(_: bool) {
 }
 
 /// Small calls, whose inputs cross the bus together, and whose results the kernels write over it themselves if they lie in pinned memory
-/// and no pass adds to them: by each program.
+/// and no sweep adds to them: by each program.
 pub fn small_calls(_: bool) {
     let step = Problem { initial_state: true, ..block(1, 1, 256, 16) };
-    let two_passes = both(problem(2, 60, 64, 16));
+    let two_sweeps = both(problem(2, 60, 64, 16));
     all_from_either_memory([
         step,
         problem(1, 60, 128, 16),
@@ -317,7 +317,7 @@ pub fn small_calls(_: bool) {
         block(64, 16, 64, 16),
         by(Method::Foh, problem(2, 100, 33, 5)),
         problem(2, 60, 64, 40),
-        two_passes,
+        two_sweeps,
     ]);
 }
 

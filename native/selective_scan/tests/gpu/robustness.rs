@@ -310,8 +310,8 @@ pub fn not_a_number(_: bool) {
     nothing_comes_of_zero();
 }
 
-/// By an exact hold, outputs are finite where Δ is not, also of so many states as leave threads some that are not there. (The twin has none:
-/// it multiplies an infinite Δ with a gain of zero.)
+/// By an exact hold, outputs are finite where Δ is not, also of so many states as leave threads some that are not there. (The twin has
+/// none: it multiplies an infinite Δ with a gain of zero.)
 fn states_that_are_not_there_are_numbers() {
     for problem in [problem(1, 40, 3, 5), problem(20, 40, 512, 5), problem(1, 700, 33, 5)] {
         let mut case = random::case(by(Method::ZohExact, problem), 1);

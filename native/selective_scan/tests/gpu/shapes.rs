@@ -33,7 +33,7 @@ pub fn block(batch: usize, seq: usize, dim: usize, state: usize) -> Problem {
     Problem { d: true, z: true, dt_bias: true, dt_softplus: true, ..problem(batch, seq, dim, state) }
 }
 
-/// Problems in one pass, whose sums of dA an H200 has in room that it borrows, over several pieces. Of some the last segment ends before
+/// Problems in one sweep, whose sums of dA an H200 has in room that it borrows, over several pieces. Of some the last segment ends before
 /// the piece of the others that is walked first.
 pub fn borrowing() -> Vec<Problem> {
     vec![

@@ -48,7 +48,7 @@ pub fn copied_tiles(quick: bool) {
         problem(4, 129, 960, 16),
         initial_state(problem(4, 197, 960, 16)),
         packed(initial_state(problem(7, 200, 960, 16))),
-        // Several passes, the last of which has few states.
+        // Several sweeps, the last of which has few states.
         initial_state(problem(7, 133, 960, 36)),
         // Rows and blocks that end within a box.
         initial_state(problem(9, 157, 900, 12)),
@@ -67,12 +67,12 @@ pub fn copied_tiles(quick: bool) {
         bf16(packed(block(13, 60, 512, 16))),
         by(Method::Foh, packed(problem(13, 60, 512, 16))),
         by(Method::Highorder, bf16(packed(block(8, 63, 840, 16)))),
-        // Those between them and the others, of several passes, too.
+        // Those between them and the others, of several sweeps, too.
         problem(8, 100, 840, 12),
         packed(block(7, 66, 960, 16)),
         problem(7, 90, 960, 24),
         problem(264, 70, 36, 16),
-        // Two lanes a channel, where channels fill the device evenly: blocks that end within a box, groups, several passes.
+        // Two lanes a channel, where channels fill the device evenly: blocks that end within a box, groups, several sweeps.
         initial_state(problem(264, 130, 36, 16)),
         grouped(2, 1, problem(132, 133, 128, 16)),
         by(Method::Rk4, problem(264, 140, 36, 24)),
@@ -105,7 +105,7 @@ pub fn copied_tiles(quick: bool) {
         bf16(Problem { d: true, ..problem(13, 64, 512, 16) }),
         bf16(packed(grouped(2, 8, block(7, 188, 1024, 16)))),
         Problem { element: ElementType::F16, dt_limit: Some([0.0, 0.05]), ..block(13, 60, 512, 16) },
-        // Long walks, in tiles of half as many frames, whole ones and others: of all numbers of lanes and passes, packed, in short rows,
+        // Long walks, in tiles of half as many frames, whole ones and others: of all numbers of lanes and sweeps, packed, in short rows,
         // in chunks. And those of zoh_exact and of series, in tiles of the usual length.
         by(Method::Foh, initial_state(problem(7, 133, 960, 36))),
         by(Method::Highorder, initial_state(problem(4, 197, 960, 16))),
@@ -132,7 +132,7 @@ pub fn copied_tiles(quick: bool) {
         problem(1, 12000, 256, 32),
         initial_state(problem(1, 6000, 512, 16)),
         packed(problem(1, 6000, 512, 16)),
-        // Against the order of frames, where the tile that lacks frames begins before the tensor: of all numbers of lanes and passes, with
+        // Against the order of frames, where the tile that lacks frames begins before the tensor: of all numbers of lanes and sweeps, with
         // swizzles of all kinds, in short rows, in chunks; and both ways.
         reversed(initial_state(problem(9, 157, 900, 12))),
         reversed(packed(initial_state(problem(7, 200, 960, 16)))),
@@ -162,7 +162,7 @@ pub fn copied_tiles(quick: bool) {
     });
     if !quick {
         // Where only what chunks come to is found in copied tiles: other gains beside the same decays, a gate, and, from the inputs
-        // alone, elements of 16 bits in several passes.
+        // alone, elements of 16 bits in several sweeps.
         let kept = [
             by(Method::Highorder, problem(1, 1001, 1024, 16)),
             Problem { z: true, d: true, ..problem(1, 1500, 1664, 16) },
@@ -232,7 +232,7 @@ pub fn relays(quick: bool) {
         packed(grouped(2, 4, problem(1, 500, 1024, 16))),
         packed(by(Method::Bilinear, initial_state(problem(1, 365, 48, 16)))),
         packed(by(Method::Highorder, block(1, 365, 48, 16))),
-        // Against the order of frames, and both ways, and more states than a pass has.
+        // Against the order of frames, and both ways, and more states than a sweep has.
         reversed(initial_state(problem(1, 333, 40, 16))),
         reversed(block(1, 400, 20, 12)),
         reversed(packed(initial_state(problem(1, 403, 40, 16)))),
@@ -450,7 +450,7 @@ pub fn shapes(_: bool) {
         grouped(4, 4, problem(8, 65, 896, 5)),
         Problem { seq_idx: true, bidirectional: true, ..block(9, 140, 800, 16) },
         Problem { b: Projection::Constant, ..problem(8, 100, 900, 8) },
-        // Several rounds of states, and several passes of rounds.
+        // Several rounds of states, and several sweeps of rounds.
         block(8, 70, 900, 50),
         // Of heavy walks, too: three blocks for each multiprocessor of a large device, and two.
         by(Method::ZohExact, packed(block(9, 70, 1000, 40))),

@@ -14,7 +14,7 @@ use super::{
     BackwardPlan, Bulk, ForwardPlan, Layout, Piece, Pieces, Properties, Relay, blocks, changes_elements,
     decay_by_sum, is_heavy_walk_forward, is_long_walk_forward, state_words,
 };
-use crate::cuda::arguments::passes;
+use crate::cuda::arguments::sweep_count;
 use crate::cuda::compile::Program;
 use crate::cuda::launch::Pass;
 use crate::{Coefficients, Method, Problem};
@@ -105,7 +105,7 @@ const OF_PRODUCTS: f64 = 0.17;
 const OF_WIDENING: f64 = 1.03;
 const OF_ONE_BLOCK: f64 = 0.91;
 const OF_FEW_WARPS: f64 = 1.1;
-/// Of packed rows: what their marks take before and after the tiles, and how many times as long a tile. Of the start, what passes after
+/// Of packed rows: what their marks take before and after the tiles, and how many times as long a tile. Of the start, what sweeps after
 /// the first take.
 const RELAY_MARKS: f64 = 3000.0;
 const OF_PACKED: f64 = 1.07;
@@ -186,9 +186,9 @@ impl Properties {
                 (RELAY_START, RELAY_TILE * of_few, each * problem.seq.div_ceil(layout.tile))
             }
         };
-        let passes = passes(problem, layout.slots()) as f64;
-        let starts = start * (1.0 + OF_LATER_START * (passes - 1.0)) + marks * passes;
-        starts + tile * of_method * of_widening * of_packed * tiles as f64 * passes
+        let sweeps = sweep_count(problem, layout.slots()) as f64;
+        let starts = start * (1.0 + OF_LATER_START * (sweeps - 1.0)) + marks * sweeps;
+        starts + tile * of_method * of_widening * of_packed * tiles as f64 * sweeps
     }
 
     /// What a block of forward.cu takes, its layout, its frames, and how many a multiprocessor has at a time.
@@ -237,23 +237,23 @@ impl Properties {
     }
 
     /// Clocks of a backward pass: the mean of one from the states that the forward pass kept and of one from the inputs, but for
-    /// what finds the states there. They differ where there are several passes. Sequences are taken to be aligned.
+    /// what finds the states there. They differ where there are several sweeps. Sequences are taken to be aligned.
     pub(super) fn backward_clocks(&self, problem: &Problem, plan: &BackwardPlan) -> f64 {
-        let passes = passes(problem, plan.layout.slots());
+        let sweeps = sweep_count(problem, plan.layout.slots());
         let first = self.walk_back(problem, plan, true);
-        let later = if passes > 1 { self.walk_back(problem, plan, false) } else { 0.0 };
+        let later = if sweeps > 1 { self.walk_back(problem, plan, false) } else { 0.0 };
         let sums = (sums_of_frame(problem, &plan.layout) * problem.seq) as f64 / SUM_BYTES;
         let clocks = |together| {
             let each = self.adjoints(problem, plan, together) + sums / self.multiprocessors as f64;
-            together as f64 * first + (passes - together) as f64 * later + passes as f64 * each
+            together as f64 * first + (sweeps - together) as f64 * later + sweeps as f64 * each
         };
-        match plan.passes_together(problem, Pass::BackwardFromBoundaryStates) {
+        match plan.sweeps_together(problem, Pass::BackwardFromBoundaryStates) {
             1 => clocks(1),
             together => 0.5 * (clocks(1) + clocks(together)),
         }
     }
 
-    /// Of its walk back by one of the passes, with the launches that its pieces are, of the `first` that walk or of later ones.
+    /// Of its walk back by one of the sweeps, with the launches that its pieces are, of the `first` that walk or of later ones.
     fn walk_back(&self, problem: &Problem, plan: &BackwardPlan, first: bool) -> f64 {
         let BackwardPlan { layout, segment, segments, rows_per_block, .. } = *plan;
         let tiles = plan.tiles();
@@ -307,7 +307,7 @@ impl Properties {
         clocks * rows_per_block as f64 * of_parts * (1.0 + waiting) + LAUNCH * launches
     }
 
-    /// Of the adjoints alone, for one of the passes.
+    /// Of the adjoints alone, for one of the sweeps.
     fn adjoints(&self, problem: &Problem, plan: &BackwardPlan, together: usize) -> f64 {
         if plan.segments == 1 {
             return 0.0;

@@ -9,7 +9,7 @@ use super::forward::{
     relay_bytes,
 };
 use super::{
-    Alignment, Chunks, Layout, Properties, Relay, blocks, finds_marks, groups, has_several_passes,
+    Alignment, Chunks, Layout, Properties, Relay, blocks, finds_marks, groups, has_several_sweeps,
     is_constant, is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward, is_plain, real_bytes,
     state_words, unit,
 };
@@ -69,7 +69,7 @@ pub(super) fn threads_wanted(problem: &Problem, layout: &Layout, program: Progra
         _ if heavy && layout.rounds > 1 && layout.lanes < 8 && layout.tile > TILE_OF_HEAVY_ROUNDS => 256,
         _ if layout.rounds > 1 || (heavy && layout.lanes > 4) => 384,
         _ if problem.seq_idx && (problem.d || problem.z || problem.dt_bias || !is_plain(problem)) => 384,
-        _ if problem.z && (layout.lanes > 4 || !is_plain(problem) || has_several_passes(problem, layout)) => {
+        _ if problem.z && (layout.lanes > 4 || !is_plain(problem) || has_several_sweeps(problem, layout)) => {
             384
         }
         _ => 512,
@@ -127,7 +127,7 @@ impl<'a> Configurations<'a> {
         Self { reverse: self.problem.reverse != (direction == 1), ..self }
     }
 
-    /// States that a pass covers.
+    /// States that a sweep covers.
     pub fn slots(&self) -> usize {
         self.layout.slots()
     }
@@ -177,7 +177,7 @@ impl<'a> Configurations<'a> {
         short_row: false,
         whole_tiles: false,
         within_tiles: false,
-        several_passes: false,
+        several_sweeps: false,
         streams: false,
         sharers: 1,
         min_blocks: 1,
@@ -309,7 +309,7 @@ impl<'a> Configurations<'a> {
             has_z: false,
             c_constant: true,
             vector_c: 1,
-            several_passes: false,
+            several_sweeps: false,
             finds_marks: false,
             ..forward
         }
@@ -383,7 +383,7 @@ impl<'a> Configurations<'a> {
             whole_tiles: (self.problem.d || self.problem.z)
                 && time_lanes == 1
                 && self.problem.seq >= WHOLE_TILES_FROM * tile * chunks,
-            several_passes: has_several_passes(self.problem, &self.layout),
+            several_sweeps: has_several_sweeps(self.problem, &self.layout),
             shared_bytes: forward_bytes(self.problem, &self.layout),
             ..walking
         }
@@ -421,7 +421,7 @@ impl<'a> Configurations<'a> {
         self.that_fit(Configuration {
             program: Program::Relay,
             reverse: self.reverse,
-            several_passes: has_several_passes(self.problem, &self.layout),
+            several_sweeps: has_several_sweeps(self.problem, &self.layout),
             has_d: self.problem.d,
             vector: 1,
             vector_b: 1,
@@ -439,14 +439,14 @@ impl<'a> Configurations<'a> {
         let walking = self.walking(Program::Backward);
         // Where nearly all registers are taken, wide accesses find no neighbouring ones.
         let narrow = is_heavy_walk_back(self.problem, &self.layout);
-        let several_passes = has_several_passes(self.problem, &self.layout);
-        // Passes read sequences again. Walks that take longer gain nothing, or lose a hundredth, and elements of 16 bits neither
+        let several_sweeps = has_several_sweeps(self.problem, &self.layout);
+        // Sweeps read sequences again. Walks that take longer gain nothing, or lose a hundredth, and elements of 16 bits neither
         // (H200).
-        let is_light = is_plain(self.problem) && self.problem.element.size() == 4 && !several_passes;
+        let is_light = is_plain(self.problem) && self.problem.element.size() == 4 && !several_sweeps;
         Configuration {
             vector: walking.vector.min(PAIR),
             vector_states: if narrow { 1 } else { self.vector_states(self.layout.orders) },
-            several_passes,
+            several_sweeps,
             streams: is_light && sequence_bytes(self.problem) > self.properties.cache_bytes,
             ..walking
         }

@@ -6,7 +6,7 @@ mod clocks;
 mod configurations;
 mod forward;
 
-use super::arguments::passes;
+use super::arguments::sweep_count;
 use crate::{Coefficients, Method, Problem, Projection};
 
 pub(super) use backward::{BACKWARD_TILE, boundary_interval, depends_on_alignment, tiles_not_kept};
@@ -95,7 +95,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// States that a pass covers.
+    /// States that a sweep covers.
     pub const fn slots(&self) -> usize {
         self.lanes * self.states * self.rounds
     }
@@ -214,9 +214,9 @@ fn changes_elements(problem: &Problem) -> bool {
     changes_dt(problem) || problem.d || problem.z
 }
 
-/// Whether the states need several passes, or the directions.
-fn has_several_passes(problem: &Problem, layout: &Layout) -> bool {
-    passes(problem, layout.slots()) > 1
+/// Whether the states need several sweeps, or the directions.
+fn has_several_sweeps(problem: &Problem, layout: &Layout) -> bool {
+    sweep_count(problem, layout.slots()) > 1
 }
 
 /// The groups of those of B and C that vary with the frame.

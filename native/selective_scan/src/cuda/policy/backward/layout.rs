@@ -37,9 +37,9 @@ pub(in crate::cuda::policy) fn is_heavy_walk_back(problem: &Problem, layout: &La
     layout.states == 4 && !is_light_walk_back(problem)
 }
 
-/// States that a pass covers at most. 32 are two passes of 16 in one, over half as many channels a warp; but what is kept of
+/// States that a sweep covers at most. 32 are two sweeps of 16 in one, over half as many channels a warp; but what is kept of
 /// them takes twice as long chunks where memory is bounded, which for 16-bit elements are too long.
-pub(super) fn slots_of_pass(problem: &Problem) -> usize {
+pub(super) fn slots_of_sweep(problem: &Problem) -> usize {
     let long_chunks = problem.seq >= BOUNDED_FROM && problem.element.size() == 2;
     if is_plain(problem) && !long_chunks { 32 } else { 16 }
 }
@@ -47,17 +47,17 @@ pub(super) fn slots_of_pass(problem: &Problem) -> usize {
 /// States a thread of the backward pass.
 pub(super) fn backward_states(problem: &Problem, lanes: usize) -> usize {
     let words = state_words(problem);
-    let most = (slots_of_pass(problem) / lanes).min(4 / words).max(1);
+    let most = (slots_of_sweep(problem) / lanes).min(4 / words).max(1);
     states_for(problem.state, lanes, words).min(most)
 }
 
 /// Lanes that the walk back may have, the fewest first.
 pub(super) fn lanes_of(problem: &Problem) -> &'static [usize] {
-    let has_wide_passes = problem.state.min(slots_of_pass(problem)) > 16;
+    let has_wide_sweeps = problem.state.min(slots_of_sweep(problem)) > 16;
     match is_light_walk_back(problem) {
         // Fewer lanes would keep fewer states, but chunks are as long for all.
-        true if problem.seq >= BOUNDED_FROM && has_wide_passes => &[8, 16],
-        true if has_wide_passes => &[4, 8, 16],
+        true if problem.seq >= BOUNDED_FROM && has_wide_sweeps => &[8, 16],
+        true if has_wide_sweeps => &[4, 8, 16],
         // One state each, of sixteen lanes, is slower (H200).
         true => &[4, 8],
         false if state_words(problem) == 1 => &[4, 8],

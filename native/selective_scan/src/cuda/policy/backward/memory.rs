@@ -1,8 +1,8 @@
 //! What the backward pass carries from kernel to kernel, and the bound on it, from which the frames of a chunk follow.
 
-use super::layout::{BACKWARD_TILE, LONGEST_ALONE, SPAN, backward_states, lanes_of, slots_of_pass};
+use super::layout::{BACKWARD_TILE, LONGEST_ALONE, SPAN, backward_states, lanes_of, slots_of_sweep};
 use crate::Problem;
-use crate::cuda::arguments::passes;
+use crate::cuda::arguments::sweep_count;
 use crate::cuda::policy::{Layout, blocks, decay_by_sum, real_bytes, state_words, varying};
 
 /// From here on the backward pass carries less than a tenth of its inputs from kernel to kernel.
@@ -45,10 +45,10 @@ pub(in crate::cuda) fn boundary_interval(problem: &Problem) -> usize {
     (shortest.ceil() as usize).next_multiple_of(BACKWARD_TILE)
 }
 
-/// Whether the plan may depend on how sequences are aligned: where sums of dA may borrow. Later passes find the gradients written.
+/// Whether the plan may depend on how sequences are aligned: where sums of dA may borrow. Later sweeps find the gradients written.
 pub(in crate::cuda) fn depends_on_alignment(problem: &Problem) -> bool {
-    let is_one_pass = passes(problem, slots_of_pass(problem)) == 1;
-    problem.seq >= BOUNDED_FROM && is_one_pass && has_room_in_gradients(problem, true)
+    let is_one_sweep = sweep_count(problem, slots_of_sweep(problem)) == 1;
+    problem.seq >= BOUNDED_FROM && is_one_sweep && has_room_in_gradients(problem, true)
 }
 
 /// Whether what is wanted until the gradients of x and dt are written may lie in them.

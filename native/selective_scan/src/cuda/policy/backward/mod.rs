@@ -10,7 +10,7 @@ mod shared;
 use std::cell::RefCell;
 
 use super::forward::{ForwardPlan, MOST_ROUNDS};
-use super::{Layout, Properties, blocks, has_several_passes, unit};
+use super::{Layout, Properties, blocks, has_several_sweeps, unit};
 use crate::Problem;
 use crate::cuda::launch::Pass;
 use crate::cuda::workspace::{Workplace, measure_backward};
@@ -84,7 +84,7 @@ impl Properties {
                 let full = self.full(problem, &layout, chunk);
                 let most = most_segments(problem, &layout, chunk, full);
                 let may_borrow =
-                    aligned && depends_on_alignment(problem) && !has_several_passes(problem, &layout);
+                    aligned && depends_on_alignment(problem) && !has_several_sweeps(problem, &layout);
                 let before_short = segments_before_short(problem, &layout, chunk, full);
                 for segment in segments(problem.seq, chunk, layout.tile, most).chain(before_short) {
                     let deal = |da_borrows| self.deal(problem, layout, states, chunk, segment, da_borrows);
@@ -168,7 +168,7 @@ impl Properties {
             joins_adjoints: (1..=MOST_JOINED_BACK).contains(&joined)
                 && bytes_joined <= BYTES_JOINED_BACK * self.multiprocessors
                 && problem.seq < BOUNDED_FROM
-                && !has_several_passes(problem, &layout),
+                && !has_several_sweeps(problem, &layout),
             piece: 0,
             da_borrows,
             rows_per_block: 1,
@@ -212,13 +212,13 @@ impl Properties {
     /// The forward pass, where the backward pass from the inputs alone may as well run it to have the states: where chunks are
     /// short and many, it is faster than their summaries, and whoever comes from a forward pass has its kernel already.
     fn forward_for_states(&self, problem: &Problem, plan: &BackwardPlan) -> Option<StatesPlan> {
-        if plan.chunks == 1 || problem.seq >= BOUNDED_FROM || has_several_passes(problem, &plan.layout) {
+        if plan.chunks == 1 || problem.seq >= BOUNDED_FROM || has_several_sweeps(problem, &plan.layout) {
             return None;
         }
         let ForwardPlan { layout, chunks, relay, .. } =
             self.forward_keeping(problem, plan.chunk, MOST_ROUNDS);
-        let is_one_pass = |layout: &Layout| !has_several_passes(problem, layout);
-        (chunks == 1 && is_one_pass(&layout))
-            .then(|| StatesPlan::Forward { layout, relay: relay.filter(|relay| is_one_pass(&relay.layout)) })
+        let is_one_sweep = |layout: &Layout| !has_several_sweeps(problem, layout);
+        (chunks == 1 && is_one_sweep(&layout))
+            .then(|| StatesPlan::Forward { layout, relay: relay.filter(|relay| is_one_sweep(&relay.layout)) })
     }
 }

@@ -1,9 +1,9 @@
-//! What a plan says, and what follows from it: how many passes walk together, and the pieces that segments are launched in.
+//! What a plan says, and what follows from it: how many sweeps walk together, and the pieces that segments are launched in.
 
 use super::memory::{BOUNDED_FROM, adjoints_fit, has_room_in_gradients, most_carried};
 use super::segments::is_short;
 use crate::Problem;
-use crate::cuda::arguments::passes;
+use crate::cuda::arguments::sweep_count;
 use crate::cuda::launch::Pass;
 use crate::cuda::policy::{Layout, Relay, blocks};
 use crate::cuda::workspace::measure_backward;
@@ -105,29 +105,29 @@ impl BackwardPlan {
         self.hands_on() && self.pieces(problem, true, true).all(leaves_workspace)
     }
 
-    /// How many passes walk a piece one after the other before any walks the next: all, where the forward pass has kept the
-    /// states and what each pass carries from piece to piece is within the bound on memory; else one alone. Until the first
+    /// How many sweeps walk a piece one after the other before any walks the next: all, where the forward pass has kept the
+    /// states and what each sweep carries from piece to piece is within the bound on memory; else one alone. Until the first
     /// that walk together come to a frame, its gradients are written by nobody.
-    pub fn passes_together(&self, problem: &Problem, pass: Pass) -> usize {
+    pub fn sweeps_together(&self, problem: &Problem, pass: Pass) -> usize {
         let states_kept = pass == Pass::BackwardFromBoundaryStates;
-        let passes = passes(problem, self.layout.slots());
-        let carried = || measure_backward(problem, self, pass, passes).carried;
+        let sweeps = sweep_count(problem, self.layout.slots());
+        let carried = || measure_backward(problem, self, pass, sweeps).carried;
         let fit = || problem.seq < BOUNDED_FROM || carried() <= most_carried(problem);
-        if passes > 1 && states_kept && !problem.bidirectional && fit() { passes } else { 1 }
+        if sweeps > 1 && states_kept && !problem.bidirectional && fit() { sweeps } else { 1 }
     }
 
     /// Whether what adjoint chunks add, and their decays or sums of Δ, may wait in the gradients of x and dt, whose addresses must be
-    /// `aligned`: all passes walk `together`, and there is room enough.
+    /// `aligned`: all sweeps walk `together`, and there is room enough.
     pub fn adjoints_wait_in_gradients(&self, problem: &Problem, together: usize, aligned: bool) -> bool {
         // Blocks that join them write gradients meanwhile.
         !self.joins_adjoints
-            && together == passes(problem, self.layout.slots())
+            && together == sweep_count(problem, self.layout.slots())
             && has_room_in_gradients(problem, aligned)
             && adjoints_fit(problem, &self.layout, self.adjoint_chunk)
     }
 
     /// The pieces of the segments, a launch each, from the last. The walk comes to earlier frames later: until then their dx
-    /// and dΔ, where they are `aligned`, are room for a piece's sums of dB and dC of the `first` passes that walk together.
+    /// and dΔ, where they are `aligned`, are room for a piece's sums of dB and dC of the `first` sweeps that walk together.
     pub fn pieces(&self, problem: &Problem, first: bool, aligned: bool) -> impl Iterator<Item = Piece> {
         let Self { segment, chunk, layout: Layout { tile, .. }, .. } = *self;
         let (frame, sums) = self.bytes_that_wait(problem);

@@ -5,7 +5,7 @@ use super::plan::{Beside, Bulk};
 use super::shared::{bulk_bytes, chunks_bytes};
 use crate::cuda::policy::backward::LONGEST_ALONE;
 use crate::cuda::policy::{
-    Chunks, Layout, Properties, blocks, changes_dt, changes_elements, decay_by_sum, has_several_passes,
+    Chunks, Layout, Properties, blocks, changes_dt, changes_elements, decay_by_sum, has_several_sweeps,
     is_heavy_walk_forward, is_long_walk_forward, is_longest_walk_forward,
 };
 use crate::{ElementType, Method, Problem};
@@ -98,7 +98,7 @@ impl Properties {
             Chunks::OfBackward => (false, bulk_layout(problem, 4)),
             Chunks::OfAdjoints => (problem.z, BULK_LAYOUT),
         };
-        // Its kernel is that of one direction; a backward pass over both has one for all its passes.
+        // Its kernel is that of one direction; a backward pass over both has one for all its sweeps.
         let needs_more = needs_more || (problem.bidirectional && chunks != Chunks::OfForward);
         let may = slots == BULK_SLOTS && decay_by_sum(problem) && !(changes_dt(problem) || problem.seq_idx);
         (may && !needs_more && self.copies_bulk(problem))
@@ -129,7 +129,7 @@ impl Properties {
         let takes_any_tile = is_row && problem.seq >= BULK_FRAMES_OF_SHORT_ROW;
         let is_slower = is_longest && !changes_elements(problem);
         let tile = bulk_tile_of(problem.seq);
-        if !(takes_any_tile && takes_4_lanes && !is_slower) || has_several_passes(problem, layout) {
+        if !(takes_any_tile && takes_4_lanes && !is_slower) || has_several_sweeps(problem, layout) {
             return None;
         }
         // What a tile leaves over is walked by spans, and of short ones there are many: two lanes are 5 to 14% faster there (H200).
@@ -165,7 +165,7 @@ impl Properties {
                 all.div_ceil(self.multiprocessors) == BULK_BLOCKS_THAT_LOSE && chunk > BULK_FRAMES_THAT_LOSE;
             return (is_f32 || !loses).then(|| Bulk::whole(layout));
         }
-        let is_alone = chunk == problem.seq && !has_several_passes(problem, &layout);
+        let is_alone = chunk == problem.seq && !has_several_sweeps(problem, &layout);
         // The code of both has to lie in a multiprocessor's cache of instructions.
         let both_fit = matches!(problem.method, Method::Zoh | Method::Bilinear);
         (is_f32 && is_alone && both_fit && of_4 == 2 * of_2).then(|| Bulk {

@@ -1,7 +1,7 @@
 //! Tiles that the device copies by itself, for bulk.cu, chunks.cu and relay.cu: what may be walked in them, and how they lie.
 
 use super::bulk::BULK_SLOTS;
-use crate::cuda::arguments::passes;
+use crate::cuda::arguments::sweep_count;
 use crate::cuda::policy::{Layout, Properties, changes_elements, real_bytes, unit, varying};
 use crate::{ElementType, Problem};
 
@@ -21,11 +21,11 @@ pub(in crate::cuda) fn swizzles_outputs(problem: &Problem, layout: &Layout) -> b
     swizzles_inputs(problem, layout) || layout.channels * problem.element.size() == 128
 }
 
-/// Whether walks in copied tiles may be of several passes, if they are: y gathers in its elements, which 16 bits would round each time,
+/// Whether walks in copied tiles may be of several sweeps, if they are: y gathers in its elements, which 16 bits would round each time,
 /// and which nobody finishes after the last.
 pub(super) fn may_gather(problem: &Problem) -> bool {
     let gathers = problem.element == ElementType::F32 && !changes_elements(problem);
-    gathers || passes(problem, BULK_SLOTS) == 1
+    gathers || sweep_count(problem, BULK_SLOTS) == 1
 }
 
 /// Whether blocks of one group of channels do not share their last box with the next.

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::shared::forward_bytes;
 use crate::Problem;
-use crate::cuda::arguments::passes;
+use crate::cuda::arguments::sweep_count;
 use crate::cuda::policy::{
     Layout, Properties, RESERVED_SHARED, blocks, is_heavy_walk_forward, state_words, states_for, unit,
 };
@@ -32,9 +32,9 @@ pub(in crate::cuda::policy) const TILE_OF_HEAVY_ROUNDS: usize = 16;
 /// Lanes of the forward pass over states, at most.
 pub(in crate::cuda::policy) const MOST_LANES: usize = 8;
 
-/// Whether each output is written once and read by nobody: so many states are of one pass, whatever the plan.
+/// Whether each output is written once and read by nobody: so many states are of one sweep, whatever the plan.
 pub(in crate::cuda) fn writes_outputs_once(problem: &Problem) -> bool {
-    passes(problem, SLOTS_OF_ROUND) == 1
+    sweep_count(problem, SLOTS_OF_ROUND) == 1
 }
 
 /// Frames of a tile of the forward pass: a power of two, up to `most`, of which whole ones lie between states that are
@@ -65,9 +65,9 @@ impl Properties {
     ) -> Layout {
         let words = state_words(problem);
         let rounds = problem.state.div_ceil(SLOTS_OF_ROUND);
-        let passes = rounds.div_ceil(most_rounds);
-        let rounds = rounds.div_ceil(passes);
-        let count = problem.state.div_ceil(passes * rounds);
+        let sweeps = rounds.div_ceil(most_rounds);
+        let rounds = rounds.div_ceil(sweeps);
+        let count = problem.state.div_ceil(sweeps * rounds);
         let unit = unit(problem);
 
         // As few lanes as leave a thread four words of states, then more.

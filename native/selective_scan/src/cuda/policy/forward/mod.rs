@@ -14,7 +14,7 @@ use super::backward::boundary_interval;
 use super::configurations::{MOST_JOINED, blocks_wanted};
 use super::{Layout, Properties, blocks, is_heavy_walk_forward};
 use crate::Problem;
-use crate::cuda::arguments::passes;
+use crate::cuda::arguments::sweep_count;
 use crate::cuda::compile::Program;
 use layout::SLOTS_OF_ROUND;
 
@@ -38,7 +38,7 @@ impl Properties {
     pub fn forward(&self, problem: &Problem) -> ForwardPlan {
         let interval = boundary_interval(problem);
         let in_rounds = || self.forward_keeping(problem, interval, MOST_ROUNDS);
-        // Tiles that the device copies are walked once in a pass, which does not pay where those with marks are walked by many
+        // Tiles that the device copies are walked once in a sweep, which does not pay where those with marks are walked by many
         // operations (H200).
         let pays = problem.seq >= BULK_FRAMES_OF_ROW && !(problem.seq_idx && is_heavy_walk_forward(problem));
         if problem.state <= SLOTS_OF_ROUND || !pays || !self.copies_tiles(problem) {
@@ -49,7 +49,7 @@ impl Properties {
             .unwrap_or_else(in_rounds)
     }
 
-    /// Plans a forward pass that can keep states every `interval` frames, in passes of so many rounds at most.
+    /// Plans a forward pass that can keep states every `interval` frames, in sweeps of so many rounds at most.
     pub(super) fn forward_keeping(
         &self,
         problem: &Problem,
@@ -78,7 +78,7 @@ impl Properties {
         let timed = whole.chain(chunks).map(|plan| (self.forward_clocks(problem, &plan), plan));
         let best = timed.min_by(|(one, _), (other, _)| one.total_cmp(other));
         let (clocks, plan) = best.expect("a row may be whole");
-        let all = clocks * passes(problem, plan.layout.slots()) as f64;
+        let all = clocks * sweep_count(problem, plan.layout.slots()) as f64;
         let relays = self.relays(problem, interval).map(|relay| (self.relay_clocks(problem, &relay), relay));
         let relay = relays.min_by(|(one, _), (other, _)| one.total_cmp(other));
         let relay = relay.filter(|&(clocks, _)| clocks < all).map(|(_, relay)| relay);
