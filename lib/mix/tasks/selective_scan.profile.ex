@@ -37,7 +37,7 @@ defmodule Mix.Tasks.SelectiveScan.Profile do
   @impl true
   def run(args) do
     if Enum.any?(args, &(&1 in ["--help", "-h"])),
-      do: Mix.Tasks.Help.run(["selective_scan.profile"]),
+      do: Mix.shell().info(Mix.Task.moduledoc(__MODULE__)),
       else: profile(args)
   rescue
     error in Error -> Mix.raise(error.message)

@@ -37,7 +37,7 @@ defmodule Mix.Tasks.SelectiveScan.Verify do
   @impl true
   def run(args) do
     if Enum.any?(args, &(&1 in ["--help", "-h"])),
-      do: Mix.Tasks.Help.run(["selective_scan.verify"]),
+      do: Mix.shell().info(Mix.Task.moduledoc(__MODULE__)),
       else: verify(args)
   rescue
     error in Error -> Mix.raise(error.message)
