@@ -113,7 +113,6 @@ struct Shared {
   Rows c;
 #endif
   Course course;
-  bool walks;  // whether the course is any
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the policy has counted the shared memory");
 

@@ -10,10 +10,10 @@ use super::launch::{
 };
 use super::policy::{
     Alignment, BackwardPlan, Chunks, Configurations, Layout, Piece, Properties, ROW_THREADS, Relay, Share,
-    StatesPlan,
+    StatesPlan, groups,
 };
 use super::workspace::{Workplace, Workspace, lay_out_backward};
-use crate::{Error, Gradients, Inputs, OutputGradients, Problem, Projection};
+use crate::{Error, Gradients, Inputs, OutputGradients, Problem};
 
 /// What finds the states at the boundaries of chunks from the inputs.
 enum States<K> {
@@ -129,7 +129,7 @@ impl BackwardKernels<Kernel> {
         launcher.launch("backward", self.backward, blocks, problem, &arguments)?;
 
         let reduce = &self.reduce.configuration;
-        let varying: Vec<_> = [problem.b, problem.c].into_iter().filter_map(Projection::groups).collect();
+        let varying: Vec<_> = groups(problem).collect();
         let rows = problem.batch * plan.segments * piece.frames.max(piece.last_frames);
         let components = plan.layout.slots() * problem.components();
         let packs = rows * varying.iter().sum::<usize>() * components / reduce.vector;

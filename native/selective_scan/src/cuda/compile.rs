@@ -266,7 +266,8 @@ pub enum Target {
 mod tests {
     use super::*;
 
-    /// A block has as much shared memory as the policy has counted, up to all that there is: none is declared beside it.
+    /// A block has as much shared memory as the policy has counted, up to all that there is: but for one flag, which the policy knows of,
+    /// none is declared beside it.
     #[test]
     fn kernels_declare_no_shared_memory_beside_what_is_counted() {
         let programs = [
@@ -280,7 +281,8 @@ mod tests {
         for (name, source) in programs.map(Program::source).iter().chain(HEADERS) {
             let declared = source.lines().filter(|line| line.contains("__shared__"));
             let beside = Vec::from_iter(declared.filter(|line| !line.trim_start().starts_with("extern")));
-            assert!(beside.is_empty(), "{name:?}: {beside:?}");
+            let known = if *name == c"backward.cu" { vec!["  __shared__ bool walks;"] } else { Vec::new() };
+            assert_eq!(beside, known, "{name:?}");
         }
     }
 }

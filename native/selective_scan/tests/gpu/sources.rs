@@ -51,6 +51,7 @@ pub const SOURCES: &[(&str, &str)] = with_contents![
     "src/cuda/buffers.rs",
     "src/cuda/cache.rs",
     "src/cuda/compile.rs",
+    "src/cuda/context.rs",
     "src/cuda/device.rs",
     "src/cuda/driver.rs",
     "src/cuda/forward.rs",

@@ -220,7 +220,7 @@ fn has_several_sweeps(problem: &Problem, layout: &Layout) -> bool {
 }
 
 /// The groups of those of B and C that vary with the frame.
-fn groups(problem: &Problem) -> impl Iterator<Item = usize> {
+pub(super) fn groups(problem: &Problem) -> impl Iterator<Item = usize> {
     [problem.b, problem.c].into_iter().filter_map(Projection::groups)
 }
 

@@ -88,7 +88,7 @@ impl Properties {
         let running = self.multiprocessors * self.resident(problem, &layout, 1);
         // In one order alone, sums over channels want registers that heavy walks do not have.
         let has_registers = !is_heavy_walk_back(problem, &layout) || self.orders(problem, &layout, 1) > 1;
-        let fits = backward_bytes(problem, &layout, 1) <= self.shared_per_block
+        let fits = self.has_room_back(problem, &layout, 1)
             && problem.batch * blocks(problem, &layout) <= running
             && has_registers;
         fits.then_some(layout)
@@ -107,7 +107,7 @@ impl Properties {
             && (SHORTEST_IN_PARTS..=LONGEST_ALONE).contains(&problem.seq)
             && varying(problem) == 2
             && problem.batch * blocks(problem, &layout) <= each * self.multiprocessors
-            && backward_bytes(problem, &layout, 1) <= self.shared_per_block;
+            && self.has_room_back(problem, &layout, 1);
         fits.then_some(layout)
     }
 
@@ -132,7 +132,7 @@ impl Properties {
             tile: BACKWARD_TILE.min(problem.seq.next_power_of_two()).max(2 * SPAN),
         };
         let tiles = |layout: &Layout| chunk / layout.tile;
-        let fits = |layout: &Layout| backward_bytes(problem, layout, tiles(layout)) <= self.shared_per_block;
+        let fits = |layout: &Layout| self.has_room_back(problem, layout, tiles(layout));
         let in_tiles = || (2..=warps).rev().map(by_warps).find(fits).unwrap_or(by_warps(1));
         let layout = self
             .row_in_parts(problem, by_warps(1))
@@ -148,8 +148,8 @@ impl Properties {
     fn orders(&self, problem: &Problem, layout: &Layout, tiles: usize) -> usize {
         let resident = |orders: usize| self.resident(problem, &Layout { orders, ..*layout }, tiles);
         let fits = |orders: usize| {
-            let bytes = backward_bytes(problem, &Layout { orders, ..*layout }, tiles);
-            bytes <= self.shared_per_block && resident(orders) == resident(1)
+            let has_room = self.has_room_back(problem, &Layout { orders, ..*layout }, tiles);
+            has_room && resident(orders) == resident(1)
         };
         let most = layout.states.min(32 / layout.lanes);
         [4, 2].into_iter().find(|&orders| orders <= most && fits(orders)).unwrap_or(1)

@@ -1,11 +1,21 @@
 //! Shared memory of the kernels of the backward pass.
 
 use super::layout::{PAIR, SPAN};
-use crate::cuda::policy::{Layout, is_constant, real_bytes, varying};
+use crate::cuda::policy::{Layout, Properties, is_constant, real_bytes, varying};
 use crate::{Method, Problem};
 
 /// What a block walks, in its shared memory.
 const COURSE_BYTES: usize = 160;
+
+/// What scan_backward declares beside the memory that is counted below, and what that is rounded up to.
+const BESIDE_BYTES: usize = 16;
+
+impl Properties {
+    /// Whether a block of scan_backward has room.
+    pub(super) fn has_room_back(&self, problem: &Problem, layout: &Layout, tiles: usize) -> bool {
+        backward_bytes(problem, layout, tiles) + BESIDE_BYTES <= self.shared_per_block
+    }
+}
 
 /// Whether threads of scan_backward have their sums of dA in registers (DA_IN_REGISTERS in pairs.cuh).
 fn keeps_da_in_registers(problem: &Problem) -> bool {
