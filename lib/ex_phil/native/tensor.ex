@@ -256,14 +256,19 @@ defmodule ExPhil.Native.Tensor do
     """
     @spec from_nx(Nx.Tensor.t()) :: t
     def from_nx(%Nx.Tensor{} = tensor) do
-      %{type: type, vectorized_axes: axes} = whole!(tensor, :tensor)
+      %{type: type, vectorized_axes: axes} = numbers!(tensor, :tensor)
       if axes != [], do: raise(ArgumentError, "expected a tensor without vectorized axes, got: #{inspect(axes)}")
-      if match?(%Nx.Defn.Expr{}, tensor.data), do: Error.wrong!(:tensor, "hold numbers", tensor)
       if type not in @complex_types, do: type!(type)
       of_nx(tensor, Nx.to_binary(tensor))
     end
 
     def from_nx(other), do: Error.wrong!(:tensor, "be an Nx.Tensor", other)
+
+    # The same as `whole!/2`, of a tensor whose numbers are there: no expression.
+    @doc false
+    @spec numbers!(Nx.Tensor.t(), atom | String.t()) :: Nx.Tensor.t()
+    def numbers!(%{data: %Nx.Defn.Expr{}} = tensor, name), do: Error.wrong!(name, "hold numbers", tensor)
+    def numbers!(tensor, name), do: whole!(tensor, name)
 
     # What a caller gave as `name`, if it is what Nx makes: everybody can write another shape into a struct, and Nx would find
     # out at some place or other, or never. Of a backend other than Nx's own, which has the numbers, nobody knows how many there are.

@@ -123,10 +123,7 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
     defp parameters!(other), do: Error.wrong!("parameters", "be an Axon.ModelState or a map", other)
 
     # What Nx would refuse when the serving starts, or when it is asked, is refused here.
-    defp parameter!(where, %Nx.Tensor{} = tensor) do
-      if match?(%Nx.Defn.Expr{}, tensor.data), do: Error.wrong!("parameter #{where}", "hold numbers", tensor)
-      Tensor.whole!(tensor, "parameter #{where}")
-    end
+    defp parameter!(where, %Nx.Tensor{} = tensor), do: Tensor.numbers!(tensor, "parameter #{where}")
 
     defp parameter!(where, %{} = of_layer) when not is_struct(of_layer) do
       for {name, parameter} <- of_layer, do: parameter!("#{inspect(name)} #{where}", parameter)
@@ -197,10 +194,8 @@ if Code.ensure_loaded?(Axon) and Code.ensure_loaded?(Nx) and function_exported?(
       end
     end
 
-    defp numbers!(name, %Nx.Tensor{data: %Nx.Defn.Expr{}} = tensor), do: Error.wrong!(name, "hold numbers", tensor)
-
     defp numbers!(name, %Nx.Tensor{} = tensor) do
-      %{vectorized_axes: axes} = Tensor.whole!(tensor, name)
+      %{vectorized_axes: axes} = Tensor.numbers!(tensor, name)
       # The shape of such a one is without them.
       if axes != [], do: Error.wrong!(name, "have no vectorized axes", axes)
     end
